@@ -1,6 +1,7 @@
 """Constrained slots: what they get matches the grammar, survives replay, and harms nobody."""
 
 import json
+import os
 import re
 import sys
 import threading
@@ -17,8 +18,9 @@ from penstock_server.engine import constrained_slot, low_priority
 from penstock_server.engine.constrained_slot import readable
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
-from penstock_server.engine.grammar_threads import GrammarThreads, Job
+from penstock_server.engine.grammar_threads import GrammarThreads, Job, Kind
 from penstock_server.engine.low_priority import LowPriority
+from penstock_server.engine.matchers import Matchers
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.slot_table import Decodes
@@ -63,6 +65,29 @@ def test_output_matches_the_regex_in_mixed_batches(
         for sequence in (constrained, other):
             assert not sequence.errors
             assert re.fullmatch("[0-9]{3}x[ab]*", text(folder, sequence.output))
+
+
+def test_slots_with_the_same_grammar_share_what_was_built_and_nothing_else(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = [SamplingParams(temperature=2.0, seed=seed, top_k=7) for seed in range(3)]
+    sequences = [Sequence(PROMPT, 12, params, DIGITS) for params in drawn]
+    alone = [Driver(execute_on(make_engine(folder))).run([sequence])[0].output for sequence in sequences]
+    assert len({tuple(output) for output in alone}) == 3
+    engine, built = make_engine(folder), []
+    compile_ = Matchers._compile
+
+    def counted(matchers: Matchers, grammar: Grammar) -> Any:
+        built.append(grammar)
+        return compile_(matchers, grammar)
+
+    monkeypatch.setattr(Matchers, "_compile", counted)
+    engine.slots.grammars = Grammars(
+        folder / "tokenizer.json", 301, engine.model.facts.eos_token_ids, GrammarThreads(num_threads=1)
+    )
+    together = Driver(execute_on(engine)).run([Sequence(PROMPT, 12, params, DIGITS) for params in drawn])
+    assert [sequence.output for sequence in together] == alone
+    assert built == [DIGITS]
 
 
 def test_json_schema_ends_with_the_end_of_sequence(engine: Engine, folder: Any) -> None:
@@ -111,7 +136,7 @@ class HeldThreads(GrammarThreads):
         self.gate = threading.Semaphore(0)
         self.jobs: list[Job] = []
 
-    def start(self, job: Job, is_long: bool = False) -> None:
+    def start(self, job: Job, kind: Kind) -> None:
         work = job.work
 
         def held(apart: LowPriority | None) -> str:
@@ -120,7 +145,7 @@ class HeldThreads(GrammarThreads):
 
         job.work = held
         self.jobs.append(job)
-        super().start(job, is_long)
+        super().start(job, kind)
 
     def let_go(self) -> None:
         """Let the job that was submitted last end."""
@@ -176,10 +201,10 @@ def test_a_span_that_counts_on_the_token_of_a_late_slot_is_late_too(
 
 
 def test_a_launch_waits_neither_for_a_mask_nor_for_the_token_before(
-    engine: Engine, held: HeldThreads, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, folder: Any, held: HeldThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the order of a GPU, whose model runs until somebody says that it has run."""
-    usual = make_engine(engine.slots.grammars._tokenizer_path.parent)
+    usual = make_engine(folder)
     [expected] = Driver(execute_on(usual)).run([Sequence(PROMPT, 2, SamplingParams(), DIGITS)])
     engine.runs_ahead = True
     monkeypatch.setattr(StepClock, "is_running", lambda _clock: True)
@@ -244,17 +269,28 @@ def test_what_a_clock_decides_holds_on_every_rank(engine: Engine, state: int) ->
     assert [error.code for error in sequence.errors] == ([] if state == 1 else [ErrorCode.GRAMMAR])
 
 
-def test_long_jobs_do_not_hold_others_up() -> None:
+@pytest.mark.parametrize("kind", [Kind.MASK, Kind.BUILD])
+def test_long_jobs_do_not_hold_others_up(kind: Kind) -> None:
     """Grammars that take long to build leave the threads to those that do not."""
     threads, gate = GrammarThreads(num_threads=2), threading.Event()
-    held = [threads.submit(lambda _apart: str(gate.wait())) for _ in range(3)]
-    other = threads.submit(lambda _apart: "")
+    held = [threads.submit(lambda _apart: str(gate.wait()), kind) for _ in range(3)]
+    other = threads.submit(lambda _apart: "", kind)
     while not other.done.done():
         threads.set_long_jobs_apart()
         time.sleep(0.001)
     assert [job.done.done() for job in held] == [False, False, False]
     gate.set()
     assert [job.done.result(timeout=60) for job in held] == ["True"] * 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere priorities belong to processes")
+def test_only_what_builds_a_grammar_gives_way() -> None:
+    threads = GrammarThreads(num_threads=1)
+    niceness = {
+        kind: int(threads.submit(lambda _apart: str(os.nice(0)), kind).done.result(timeout=60))
+        for kind in (Kind.MASK, Kind.BUILD)
+    }
+    assert niceness == {Kind.MASK: os.nice(0), Kind.BUILD: min(19, os.nice(0) + 10)}
 
 
 def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
@@ -284,8 +320,8 @@ def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
 def test_work_apart_leaves_the_interpreter_to_others(folder: Any) -> None:
     """On the caller's thread llguidance holds the interpreter's lock while it takes a token in."""
     [x] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("x").ids
-    grammars = Grammars(folder / "tokenizer.json", 301, (2,))
-    matcher, usual = (grammars._build(AMBIGUOUS, [x] * num_tokens) for num_tokens in (150, 151))
+    matchers = Matchers(folder / "tokenizer.json", 301, (2,))
+    matcher, usual = (matchers.build(AMBIGUOUS, [x] * num_tokens) for num_tokens in (150, 151))
     masks = torch.zeros(2, 2, 10, dtype=torch.int32)
     apart, ticks, is_over = LowPriority(), [0], threading.Event()
 
@@ -313,7 +349,7 @@ def test_long_jobs_are_done_where_no_thread_apart_can_be_had(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(low_priority, "_TASKS", tmp_path / "none")
-    job = GrammarThreads(num_threads=1).submit(lambda apart: f"with {apart}", is_long=True)
+    job = GrammarThreads(num_threads=1).submit(lambda apart: f"with {apart}", Kind.LONG)
     assert job.done.result(timeout=60) == "with None"
 
 

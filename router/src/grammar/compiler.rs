@@ -13,9 +13,9 @@ use super::schema;
 use crate::text::detokenizer::Vocabulary;
 
 const MAX_BYTES: usize = 256 << 10;
-/// Each state takes 1 to 2 kB; the same limit as in the shard's `grammar.py`.
+/// Each state takes 1 to 2 kB; the same limit as in the shard's `matchers.py`.
 const MAX_LEXER_STATES: usize = 50_000;
-/// Most entries of a schema that may be open at once; the same limit as in the shard's `grammar.py`. An optional
+/// Most entries of a schema that may be open at once; the same limit as in the shard's `matchers.py`. An optional
 /// property takes four.
 const MAX_ITEMS_IN_ROW: usize = 4_000;
 const MAX_REASON_CHARS: usize = 300;

@@ -50,6 +50,7 @@ impl Grammars {
             max_held: MAX_HELD,
             max_waiting: MAX_WAITING,
             stack_bytes: STACK_BYTES,
+            gives_way: true,
         })?;
         let compiler =
             Arc::new(LazyCompiler { vocabulary, vocab_size, eos_token_ids, built: OnceLock::new() });

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from penstock_server.engine.grammar_threads import Caller, GrammarThreads, Job
+from penstock_server.engine.grammar_threads import Caller, GrammarThreads, Job, Kind
 from penstock_server.engine.low_priority import LowPriority
 from penstock_server.engine.matcher import Matcher
 
@@ -44,8 +44,9 @@ class ConstrainedSlot:
         width: int,
         threads: GrammarThreads,
         end_ids: Sequence[int] = (),
+        is_kept: bool = False,
     ) -> None:
-        """`end_ids`: tokens behind which a matcher allows nothing."""
+        """`end_ids`: tokens behind which a matcher allows nothing. `is_kept`: to build the matcher takes no time."""
         # One bit per token, least significant first; written by the job. [2, width] int32, of which the second row only
         # makes room for the matcher that a call apart needs.
         self._masks = torch.zeros(2, width, dtype=torch.int32)
@@ -53,6 +54,7 @@ class ConstrainedSlot:
         self._threads = threads
         self._matcher: Matcher | None = None
         self._build_matcher = build
+        self._is_kept = is_kept
         self._end_ids = frozenset(end_ids)
         # What it was told since it was built.
         self._told: list[int] = []
@@ -74,7 +76,7 @@ class ConstrainedSlot:
         self._num_brief_due: int | None = _NUM_BRIEF
         # Processor time of its last job.
         self._last_cost_s = 0.0
-        self._job = threads.submit(self._build)
+        self._job = threads.submit(self._build, Kind.MASK if is_kept else Kind.BUILD)
         # Done when nothing works on the matcher any more.
         self._last: Future[str] = self._job.done
 
@@ -107,7 +109,11 @@ class ConstrainedSlot:
     @property
     def is_waited_for(self) -> bool:
         """Whether a step may wait for it."""
-        return self._num_in_time_due == 0 and not self._is_long
+        return self._num_in_time_due == 0 and not self._is_long and not self._is_being_built
+
+    @property
+    def _is_being_built(self) -> bool:
+        return self._matcher is None and not self._is_kept
 
     @property
     def brief_s(self) -> float | None:
@@ -126,6 +132,8 @@ class ConstrainedSlot:
 
     def on_step(self, is_late: bool) -> None:
         """A step was to choose a token for it."""
+        if is_late and self._is_being_built:
+            return
         self._num_in_time_due = _IN_TIME_AGAIN if is_late else max(0, self._num_in_time_due - 1)
 
     @property
@@ -179,7 +187,7 @@ class ConstrainedSlot:
     def _start(self, job: Job) -> None:
         """Start a job when those before it are done: one at a time works on the matcher."""
         last, self._last = self._last, job.done
-        last.add_done_callback(lambda _: self._threads.start(job, self._is_long))
+        last.add_done_callback(lambda _: self._threads.start(job, Kind.LONG if self._is_long else Kind.MASK))
 
     def _excess(self) -> str:
         cost_s = self._job.cost_s()

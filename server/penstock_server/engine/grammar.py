@@ -5,9 +5,6 @@ little longer than the model runs, at most; a slot whose mask is late sits the s
 drafted without a mask does not count.
 """
 
-import importlib.util
-import json
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
@@ -15,20 +12,17 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.constrained_slot import ConstrainedSlot
 from penstock_server.engine.grammar_threads import GrammarThreads
-from penstock_server.engine.matcher import Matcher
-from penstock_server.engine.plan import Admit, Drafts, Grammar
+from penstock_server.engine.matchers import Matchers
+from penstock_server.engine.plan import Admit, Drafts
 from penstock_server.engine.step import SampledRow
 
-# Of 1 to 2 kB each; the router checks a grammar under the same limits (grammar/compiler.rs).
-_MAX_LEXER_STATES = 50_000
-_MAX_ITEMS_IN_ROW = 4_000
 # How long a step waits for masks when the model has run: those of many rows take some milliseconds together.
 _PATIENCE_S = 0.005
 # How long a step waits to know which drafts are legal; of the others nothing is computed. It takes some microseconds
@@ -103,13 +97,10 @@ class Grammars:
         is_patient: bool = False,
     ) -> None:
         """`is_patient`: a step waits for its masks until they are there or failed, so that no slot is ever late."""
-        self.available = tokenizer_path.is_file() and _is_installed()
-        self._tokenizer_path = tokenizer_path
+        self.matchers = Matchers(tokenizer_path, vocab_size, eos_token_ids)
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._slots: dict[int, ConstrainedSlot] = {}
-        self._tokenizer: Any = None
-        self._tokenizer_lock = threading.Lock()
         # Started with the first grammar: most servers never need them.
         self._threads = threads
         self.is_patient = is_patient
@@ -133,13 +124,14 @@ class Grammars:
         """Start building a slot's matcher; an error in its text is reported with its first mask."""
         if admit.grammar is None:
             return
-        if not self.available:
+        if not self.matchers.available:
             raise SlotRefused("grammar is not supported by this shard", ErrorCode.GRAMMAR)
         self._threads = self._threads or GrammarThreads()
         generated = admit.token_ids[admit.prompt_len :]
-        build = partial(self._build, admit.grammar, generated)
+        build = partial(self.matchers.build, admit.grammar, generated)
         width = -(-self._vocab_size // 32)
-        self._slots[admit.slot] = ConstrainedSlot(build, width, self._threads, self._eos_token_ids)
+        is_kept = self.matchers.has(admit.grammar)
+        self._slots[admit.slot] = ConstrainedSlot(build, width, self._threads, self._eos_token_ids, is_kept)
 
     def draftable(self, slots: Iterable[int], gather: Gather) -> set[int]:
         """Those of these slots for which tokens may be drafted, on every rank."""
@@ -204,47 +196,6 @@ class Grammars:
         for choice in choices:
             choice.slot.choose()
         return choices
-
-    def _build(self, grammar: Grammar, generated: list[int]) -> Matcher:
-        from llguidance import LLMatcher, LLParserLimits
-
-        builders: dict[str, Callable[[str], str]] = {
-            "json_schema": LLMatcher.grammar_from_json_schema,
-            "regex": LLMatcher.grammar_from_regex,
-            "lark": LLMatcher.grammar_from_lark,
-        }
-        if grammar.kind not in builders:
-            raise ValueError("unknown kind of grammar")
-        limits = LLParserLimits(
-            max_lexer_states=_MAX_LEXER_STATES, max_items_in_row=_MAX_ITEMS_IN_ROW, verbose_errors=False
-        )
-        text = builders[grammar.kind](grammar.text)
-        matcher = LLMatcher(self._shared_tokenizer(), text, log_level=0, limits=limits)
-        if generated:
-            matcher.consume_tokens(generated)
-        return Matcher(matcher, self._failed_matcher)
-
-    def _failed_matcher(self) -> Any:
-        """A matcher that allows nothing."""
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(self._shared_tokenizer(), LLMatcher.grammar_from_regex(""), log_level=0)
-        matcher.consume_token(0)
-        return matcher
-
-    def _shared_tokenizer(self) -> Any:
-        with self._tokenizer_lock:
-            if self._tokenizer is None:
-                self._tokenizer = self._load_tokenizer()
-            return self._tokenizer
-
-    def _load_tokenizer(self) -> Any:
-        from llguidance import LLTokenizer
-
-        described = json.loads(self._tokenizer_path.read_bytes())
-        described["padding"] = described["truncation"] = None
-        eos = list(self._eos_token_ids) or None
-        return LLTokenizer(json.dumps(described), n_vocab=self._vocab_size, eos_token=eos)
 
 
 class PendingMasks:
@@ -349,7 +300,3 @@ def _state(slot: ConstrainedSlot) -> MaskState:
     if slot.failure():
         return MaskState.FAILED
     return MaskState.READY if slot.is_ready else MaskState.LATE
-
-
-def _is_installed() -> bool:
-    return importlib.util.find_spec("llguidance") is not None

@@ -3,7 +3,8 @@ grammars of other slots.
 
 A call of llguidance cannot be interrupted. So a thread whose job takes long ends this job at the lowest priority, and
 another takes its place at once. A job that is known to take long is done on one of the threads for these, whose calls
-of llguidance never hold the interpreter's lock. All are daemons: a job must not keep the process alive.
+of llguidance never hold the interpreter's lock. Grammars are built at a low priority: one client's new schemas take
+only a small part of the processor time that steps want. All are daemons: a job must not keep the process alive.
 """
 
 import os
@@ -11,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from enum import Enum, auto
 from queue import SimpleQueue
 from typing import Protocol
 
 from penstock_server.base.config import GRAMMAR_STACK_BYTES
 from penstock_server.engine import low_priority
-from penstock_server.engine.low_priority import LowPriority, lower
+from penstock_server.engine.low_priority import LowPriority, give_way, lower
 
 # Does the work of a job, with calls of llguidance on that thread if there is one; returns why it failed, or nothing.
 Work = Callable[[LowPriority | None], str]
@@ -27,6 +29,17 @@ _HELD_S = 0.02
 # ones hold the threads they began on.
 _NUM_LONG_THREADS = 2
 _MAX_ENDING_THREADS = 3
+
+
+class Kind(Enum):
+    """What a job is, which decides on its thread."""
+
+    # Of a usual length, for a step.
+    MASK = auto()
+    # For a step, and known to take long.
+    LONG = auto()
+    # A grammar is built.
+    BUILD = auto()
 
 
 class Worker(Protocol):
@@ -83,23 +96,24 @@ class GrammarThreads:
     """The threads of a shard. Used from one thread."""
 
     def __init__(self, num_threads: int | None = None) -> None:
-        self._jobs: SimpleQueue[Job] = SimpleQueue()
-        self._long_jobs: SimpleQueue[Job] = SimpleQueue()
+        self._jobs: dict[Kind, SimpleQueue[Job]] = {kind: SimpleQueue() for kind in Kind}
         count = num_threads or max(2, min(8, (os.cpu_count() or 1) // 4))
-        self._threads = [_Thread(self._jobs) for _ in range(count)]
+        # Fewer build: what a build takes, it takes from the steps of a small machine.
+        kinds = [Kind.MASK] * count + [Kind.BUILD] * max(1, count // 2)
+        self._threads = [self._thread(kind) for kind in kinds]
         self._ending: list[_Thread] = []
         for _ in range(_NUM_LONG_THREADS):
-            _Thread(self._long_jobs, is_for_long=True)
+            self._thread(Kind.LONG)
 
-    def submit(self, work: Work, is_long: bool = False) -> Job:
-        """A job that is started at once; `is_long` if it is known to take long."""
+    def submit(self, work: Work, kind: Kind) -> Job:
+        """A job that is started at once."""
         job = Job(work)
-        self.start(job, is_long)
+        self.start(job, kind)
         return job
 
-    def start(self, job: Job, is_long: bool = False) -> None:
+    def start(self, job: Job, kind: Kind) -> None:
         """Start a job that was made before."""
-        (self._long_jobs if is_long else self._jobs).put(job)
+        self._jobs[kind].put(job)
 
     def set_long_jobs_apart(self) -> None:
         """Put others in the places of the threads that are held by long jobs; these end with their jobs."""
@@ -108,16 +122,19 @@ class GrammarThreads:
             if thread.is_held() and len(self._ending) < _MAX_ENDING_THREADS:
                 thread.end_with_job()
                 self._ending.append(thread)
-                self._threads[number] = _Thread(self._jobs)
+                self._threads[number] = self._thread(thread.kind)
+
+    def _thread(self, kind: Kind) -> "_Thread":
+        return _Thread(self._jobs[kind], kind)
 
 
 class _Thread:
     """One thread, which does jobs of a queue until it is to end."""
 
-    def __init__(self, jobs: "SimpleQueue[Job]", is_for_long: bool = False) -> None:
+    def __init__(self, jobs: "SimpleQueue[Job]", kind: Kind) -> None:
         self.low_priority: LowPriority | None = None
+        self.kind = kind
         self._jobs = jobs
-        self._is_for_long = is_for_long
         # Whether it has tried to get its thread of the lowest priority: with the first job, as most servers need none.
         self._is_prepared = False
         self._is_ending = False
@@ -152,9 +169,11 @@ class _Thread:
 
     def _run(self) -> None:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        if self.kind is Kind.BUILD:
+            give_way(threading.get_native_id())
         while not self._is_ending:
             job = self._jobs.get()
-            if self._is_for_long and not self._is_prepared:
+            if self.kind is Kind.LONG and not self._is_prepared:
                 self.low_priority, self._is_prepared = low_priority.start(), True
             self._busy_since = time.monotonic()
             job.run(self)

@@ -182,7 +182,7 @@ class Loaded(NamedTuple):
             max_top_logprobs=min(MAX_TOP_LOGPROBS, self.model.facts.vocab_size),
             abilities=(
                 "prompt_logprobs",
-                *(["grammar"] if self.grammars.available else []),
+                *(["grammar"] if self.grammars.matchers.available else []),
                 *(["adapters"] if self.adapters.max_adapters else []),
                 *self.model.abilities,
             ),

@@ -73,6 +73,7 @@ impl Tokenizer {
             max_held: 0,
             max_waiting: MAX_WAITING,
             stack_bytes: STACK_BYTES,
+            gives_way: false,
         })?;
         Ok(Self {
             vocabulary: Arc::new(Vocabulary::new(tokenizer)),

@@ -16,6 +16,8 @@ pub struct WorkersConfig {
     pub max_waiting: usize,
     /// Stack of a thread, in bytes.
     pub stack_bytes: usize,
+    /// Whether the threads get only a tenth of what they would get where others want the processors.
+    pub gives_way: bool,
 }
 
 /// Why a job has no result.

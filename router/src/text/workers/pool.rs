@@ -86,8 +86,14 @@ mod tests {
 
     fn one() -> Workers {
         let name = "test";
-        let config =
-            WorkersConfig { name, threads: 1, max_held: 1, max_waiting: MAX_WAITING, stack_bytes: 1 << 20 };
+        let config = WorkersConfig {
+            name,
+            threads: 1,
+            max_held: 1,
+            max_waiting: MAX_WAITING,
+            stack_bytes: 1 << 20,
+            gives_way: true,
+        };
         Workers::start(config).unwrap()
     }
 
@@ -132,6 +138,15 @@ mod tests {
         assert_eq!(workers.run_within(LIMIT, || 7).await, Err(NoResult::Busy));
         drop(second);
         assert_eq!(workers.run(|| 8).await, Ok(8));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn only_its_own_threads_give_way() {
+        let niceness = || rustix::process::getpriority_process(None).unwrap();
+        let usual = niceness();
+        assert_eq!(one().run(niceness).await, Ok((usual + 10).min(19)));
+        assert_eq!(niceness(), usual);
     }
 
     #[tokio::test]

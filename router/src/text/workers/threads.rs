@@ -58,6 +58,9 @@ impl Threads {
     }
 
     fn work(&self) {
+        if self.config.gives_way {
+            give_way();
+        }
         while let Some(job) = self.next() {
             job();
             if self.is_one_too_many() {
@@ -82,3 +85,16 @@ impl Threads {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Lowers the priority of this thread.
+#[cfg(target_os = "linux")]
+fn give_way() {
+    const LOW_NICENESS: i32 = 10;
+    if let Err(error) = rustix::process::nice(LOW_NICENESS) {
+        tracing::warn!(%error, "cannot lower the priority of a thread");
+    }
+}
+
+/// Elsewhere priorities belong to processes.
+#[cfg(not(target_os = "linux"))]
+fn give_way() {}
