@@ -1,4 +1,4 @@
-"""Who computes attention: adapters hand other libraries the right numbers, and what cannot be had is refused."""
+"""What computes attention: adapters hand other libraries the right numbers, and what cannot be had is refused."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Who computes attention can be chosen by name; what cannot be had is reported before weights are read."""
+"""What computes attention can be chosen by name; what cannot be had is reported before weights are read."""
 
 import subprocess
 import sys

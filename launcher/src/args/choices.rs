@@ -69,7 +69,7 @@ pub enum Quantize {
     Mxfp4,
 }
 
-/// Who adds up what several GPUs computed.
+/// What adds up what several GPUs computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AllReduce {
     /// Penstock's kernels where NVLink ties the GPUs and rows are few, else NCCL
@@ -78,7 +78,7 @@ pub enum AllReduce {
     Nccl,
 }
 
-/// Who computes attention.
+/// What computes attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AttentionBackend {
     /// Penstock's own for the device
@@ -108,7 +108,7 @@ pub enum CpuActivations {
     Int8,
 }
 
-/// Who serves gRPC on the socket of a shard.
+/// What serves gRPC on the socket of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Endpoint {
     /// The extension module in Rust where it is installed, else grpcio

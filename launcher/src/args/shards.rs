@@ -40,11 +40,11 @@ pub struct ShardArgs {
     #[arg(long, env)]
     pub max_snapshots: Option<u32>,
 
-    /// Who computes attention; `auto` takes Penstock's own for the device
+    /// What computes attention; `auto` takes Penstock's own for the device
     #[arg(long, env, default_value = "auto")]
     pub attention_backend: AttentionBackend,
 
-    /// Who adds up what several GPUs computed; `auto` takes Penstock's kernels where they can, else NCCL
+    /// What adds up what several GPUs computed; `auto` takes Penstock's kernels where they can, else NCCL
     #[arg(long, env, default_value = "auto")]
     pub all_reduce: AllReduce,
 
@@ -52,7 +52,7 @@ pub struct ShardArgs {
     #[arg(long, env, default_value = "float")]
     pub cpu_activations: CpuActivations,
 
-    /// Who serves the shards' end of the wire; `auto` takes `tonic`, in Rust, where it is installed
+    /// What serves the shards' end of the wire; `auto` takes `tonic`, in Rust, where it is installed
     #[arg(long, env, default_value = "auto")]
     pub endpoint: Endpoint,
 

@@ -35,7 +35,7 @@ StoredFormat = Literal[
 
 # The names of `penstock_kernels.backends`, written out here because importing that imports torch.
 AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"]
-# Who adds up over GPUs; auto: sums of few rows by our kernels, where all reach each other's memory.
+# What adds up over GPUs; auto: sums of few rows by our kernels, where all reach each other's memory.
 AllReduce = Literal["auto", "nccl"]
 # Whether generation_config.json gives the defaults of sampling; none: the server's own apply.
 GenerationConfig = Literal["auto", "none"]
@@ -46,7 +46,7 @@ CpuActivations = Literal["float", "int8"]
 DrafterKind = Literal["ngram", "suffix", "draft", "medusa", "eagle", "mtp"]
 
 
-# Who serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
+# What serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
 EndpointKind = Literal["auto", "tonic", "grpcio"]
 
 
@@ -170,7 +170,7 @@ class ServerConfig:
     cpu_activations: CpuActivations = "float"
     # Folder of the small model or the heads that draft tokens; None: they are drafted from those of the sequence.
     draft_model_path: Path | None = None
-    # Who drafts; "ngram" where there is such a folder: whatever it has.
+    # What drafts; "ngram" where there is such a folder: whatever it has.
     drafter: DrafterKind = "ngram"
     log_level: LogLevel = "info"
     endpoint: EndpointKind = "auto"
