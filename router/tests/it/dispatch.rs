@@ -86,7 +86,7 @@ async fn vertex_returns_the_status_of_the_instance_that_failed() {
         ),
         (json!({"messages": [{"role": 1}]}), "`instances[1].messages[0].role`: invalid type"),
         (json!({}), "missing field `instances[1].inputs`"),
-        (json!(["a", null]), "`instances[1]`: invalid type: sequence, expected an object"),
+        (json!(["a", null]), "`instances[1]`: invalid type: list, expected an object"),
     ] {
         let body = json!({"instances": [{"inputs": "a"}, instance]});
         let error = server.post("/vertex", body).await.json()["error"].as_str().unwrap().to_owned();

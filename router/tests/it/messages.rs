@@ -264,10 +264,7 @@ async fn blocks_that_do_not_fit_are_named_by_message_block_and_field() {
             "`messages[1].content[1].text` is required in a block of type \"text\"",
         ),
         (user(json!([{"text": "a"}])), "missing field `messages[1].content[0].type`"),
-        (
-            user(json!([["text", "a"]])),
-            "`messages[1].content[0]`: invalid type: sequence, expected an object",
-        ),
+        (user(json!([["text", "a"]])), "`messages[1].content[0]`: invalid type: list, expected an object"),
         (
             user(json!([{"type": "image", "source": {}}])),
             "`messages[1].content[0].type` cannot be \"image\" here: this model reads text only",

@@ -10,6 +10,7 @@ use serde_json::Value;
 use serde_json::error::Category;
 
 use super::forms::Forms;
+use super::plain_words::in_plain_words;
 use crate::base::error::{Error, MISSING};
 use crate::base::json_depth::{MAX_DEPTH, too_deep};
 use crate::http::state::AppState;
@@ -106,7 +107,7 @@ where
         let path = join(path, &error.path().to_string());
         let reason = error.into_inner();
         match reason.classify() {
-            Category::Data => type_error(path, shorten(reason.to_string())),
+            Category::Data => type_error(path, shorten(in_plain_words(&reason.to_string()))),
             Category::Syntax | Category::Eof | Category::Io => {
                 Error::MalformedJson(shorten(reason.to_string()))
             }

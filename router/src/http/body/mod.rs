@@ -3,6 +3,7 @@
 mod forms;
 mod json;
 mod limits;
+mod plain_words;
 pub mod unread;
 
 pub use json::{Body, JsonBytes, parse_part};

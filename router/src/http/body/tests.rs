@@ -74,7 +74,7 @@ fn path_and_message(body: &str) -> (Option<String>, String) {
 fn a_wrong_type_is_named_by_its_path() {
     for (body, path, message) in [
         (r#"{"inner":{"top_k":"five"}}"#, "inner.top_k", "`inner.top_k`: invalid type: string \"five\""),
-        (r#"{"inner":{},"list":[{},{"top_k":[]}]}"#, "list[1].top_k", "invalid type: sequence"),
+        (r#"{"inner":{},"list":[{},{"top_k":[]}]}"#, "list[1].top_k", "invalid type: list"),
         (r#"{"inner":{},"text":[{"name":1}]}"#, "text[0].name", "expected a string"),
         (r#"{"inner":{},"text":7}"#, "text", "expected a string or a list of names"),
         (r#"{"inner":{},"text":[{}]}"#, "text[0].name", "missing field `text[0].name`"),
@@ -98,7 +98,7 @@ fn a_list_in_place_of_an_object_is_refused_at_any_level() {
     ] {
         let (param, message) = path_and_message(body);
         assert_eq!(param.as_deref(), path, "{message}");
-        assert!(message.contains("invalid type: sequence, expected an object"), "{message}");
+        assert!(message.contains("invalid type: list, expected an object"), "{message}");
     }
     let whole = r#"{"inner":{"top_k":1,"name":{"name":"a"}},"list":[{}],"text":[{"name":"b"}]}"#;
     let many = parse::<Outer>(whole.as_bytes()).unwrap();
