@@ -25,6 +25,7 @@ from open_spans import (
     prompt,
     unlimited,
 )
+from other_vocabulary import renumbered
 from penstock_server.base.errors import StartError
 from penstock_server.engine import model_drafter
 from penstock_server.engine.model_drafter import ModelDrafter
@@ -166,6 +167,43 @@ def test_a_vocabulary_may_be_padded(saved_model: Callable[..., Any], tmp_path: P
     assert vocab_size < 301 or accepted > drafted // 2
 
 
+@pytest.mark.parametrize("options", [{}, {"head_dim": 16}], ids=["free", "recorded"])
+def test_a_vocabulary_may_be_another(
+    saved_model: Callable[..., Any], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    folder, params = saved_model(**options).folder, list(EVERYTHING.values())
+    engine = drafting(folder, renumbered(folder, tmp_path / "draft", num_more=5))
+    expected = play(engine, params, None)
+    got = play(engine, params, MAX_DRAFTS)
+    check_same(got, expected)
+    # It reads and says the tokens of the model, so it is the model.
+    for it in got:
+        assert it.num_steps == 1 + -(-(NUM_COMPARED - 1) // (MAX_DRAFTS + 1))
+
+
+def test_tokens_that_the_drafter_lacks_are_not_drafted(
+    saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved_model().folder
+    engine = drafting(folder, renumbered(folder, tmp_path / "draft", num_lacking=90))
+    params = list(EVERYTHING.values())
+    draft = engine.drafter.draft
+    drafted: set[int] = set()
+
+    def watched(*asked: Any) -> Any:
+        found = draft(*asked)
+        drafted.update(*found.values())
+        return found
+
+    monkeypatch.setattr(engine.drafter, "draft", watched)
+    expected = play(engine, params, None)
+    got = play(engine, params, MAX_DRAFTS)
+    check_same(got, expected)
+    assert len(drafted) > 50
+    assert max(drafted) < 301 - 90
+    assert 0 < sum(len(it.ids) - it.num_steps for it in got) < sum(it.num_drafted for it in got)
+
+
 def test_both_planes_are_planned_together(
     saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,16 +224,11 @@ def test_what_cannot_draft_is_refused_by_name(saved_model: Callable[..., Any], t
     folder = saved_model().folder
     other = changed(folder, tmp_path / "other", vocab_size=302)
     (other / "tokenizer.json").unlink()
-    renamed = changed(folder, tmp_path / "renamed")
-    tokenizer = json.loads((renamed / "tokenizer.json").read_text())
-    vocabulary = {number: token for token, number in tokenizer["model"]["vocab"].items()}
-    vocabulary[7], vocabulary[8] = vocabulary[8], vocabulary[7]
-    tokenizer["model"]["vocab"] = {token: number for number, token in vocabulary.items()}
-    (renamed / "tokenizer.json").write_text(json.dumps(tokenizer))
+    strange = renumbered(folder, tmp_path / "strange", num_lacking=200)
     refused = {
         "nowhere": tmp_path / "nowhere",
         "302 tokens, that of the model 301": other,
-        "token 7 of": renamed,
+        r"strange/tokenizer.json has 301 tokens, .* 301, and only 101 are in both": strange,
         "computed by the code of transformers": changed(folder, tmp_path / "olmo", model_type="olmo"),
         "keep a state": saved_model(**CASES["lfm2"]).folder,
         "attends to latents": saved_model("youtu", **LATENT).folder,

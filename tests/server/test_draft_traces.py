@@ -8,14 +8,21 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from adapter_folder import tensors, write
-from counting_model import counting_model, eagle_head, half_right_model, medusa_heads
+from counting_model import (
+    counting_model,
+    counting_model_with_mtp,
+    eagle_head,
+    half_right_model,
+    medusa_heads,
+)
 from drafting_driver import DraftingDriver
 from driver import Driver, Execute, Sequence, execute_on, make_engine
 from open_spans import EVERYTHING, SIZES, unlimited
+from other_vocabulary import renumbered
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
@@ -23,7 +30,7 @@ from test_grammar_drafts import patiently
 from thread_ranks import engines, execute_on_all
 
 NUM_TRACES, NUM_MORE, NUM_NEW = 1000, 40, 5
-DRAFTERS = ("ngram", "suffix", "draft", "medusa", "eagle")
+DRAFTERS = ("ngram", "suffix", "draft", "draft-renumbered", "medusa", "eagle", "mtp")
 # A text of few words, so that what it says comes again.
 FEW = SamplingParams(temperature=9.0, seed=8, allowed_mask=bytes([0, 0b111] + [0] * 36))
 ASKED = [
@@ -37,23 +44,32 @@ GRAMMARS = [Grammar("regex", "[ab]{30}"), Grammar("regex", "([0-9]{3}x[ab]+y){9}
 QUANTIZED: dict[str, Any] = {"quantize": "int8", "kv_cache_dtype": "fp8", "is_poisoned": True}
 
 
-@pytest.fixture(scope="module")
-def model(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one layer, so that a thousand mixtures take seconds."""
-    to = tmp_path_factory.mktemp("counting") / "model"
-    return counting_model(saved_model, to, head_dim=16, num_hidden_layers=1)
+class Drafting(NamedTuple):
+    """A model of one layer, so that a thousand mixtures take seconds, and options of an engine that drafts for it."""
+
+    model: Path
+    options: dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=DRAFTERS)
-def drafting(request: pytest.FixtureRequest, model: Path) -> dict[str, Any]:
-    """Options of an engine with this drafter."""
-    kind, to = str(request.param), model.with_name(f"half-{request.param}")
+def drafting(
+    request: pytest.FixtureRequest, saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Drafting:
+    kind, folder = str(request.param), tmp_path_factory.mktemp("counting")
+    if kind == "mtp":
+        model = counting_model_with_mtp(saved_model, folder / "model", head_dim=16)
+        return Drafting(model, {"drafter": "mtp"})
+    model = counting_model(saved_model, folder / "model", head_dim=16, num_hidden_layers=1)
     if kind in ("ngram", "suffix"):
-        return {"drafter": kind}
-    if kind == "draft":
-        return {"draft_model_path": half_right_model(model, to)}
-    heads = medusa_heads if kind == "medusa" else eagle_head
-    return {"draft_model_path": heads(model, to, is_right=False)}
+        return Drafting(model, {"drafter": kind})
+    if kind.startswith("draft"):
+        draft = half_right_model(model, folder / "draft")
+        if kind == "draft-renumbered":
+            draft = renumbered(draft, folder / "renumbered", num_lacking=40)
+    else:
+        heads = medusa_heads if kind == "medusa" else eagle_head
+        draft = heads(model, folder / "draft", is_right=False)
+    return Drafting(model, {"draft_model_path": draft})
 
 
 def candidates(adapter_id: str) -> list[Sequence]:
@@ -140,24 +156,22 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "count"), [({}, NUM_TRACES), (QUANTIZED, NUM_MORE)], ids=["", "quantized"]
 )
 def test_tokens_are_those_without_drafts(
-    model: Path, drafting: dict[str, Any], adapter: Path, options: dict[str, Any], count: int
+    drafting: Drafting, adapter: Path, options: dict[str, Any], count: int
 ) -> None:
-    engine = make_engine(model, max_adapters=1, **SIZES, **options, **drafting)
+    engine = make_engine(drafting.model, max_adapters=1, **SIZES, **options, **drafting.options)
     sequences = candidates(started(engine, adapter))
-    plain = make_engine(model, max_adapters=1, **SIZES, **options)
+    plain = make_engine(drafting.model, max_adapters=1, **SIZES, **options)
     started(plain, adapter)
     driver = play(execute_on(engine), engine.clear, sequences, alone(plain, sequences), count)
     assert 0 < driver.num_right < driver.num_drafted
 
 
-def test_two_shards_draft_as_one(
-    model: Path, drafting: dict[str, Any], adapter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = make_engine(model, max_adapters=1, **SIZES)
+def test_two_shards_draft_as_one(drafting: Drafting, adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = make_engine(drafting.model, max_adapters=1, **SIZES)
     sequences = candidates(started(plain, adapter))
     expected = alone(plain, sequences)
-    options = {"is_poisoned": True, "max_adapters": 1, **SIZES, **drafting}
-    with engines(model, 2, monkeypatch, **options) as ranks:
+    options = {"is_poisoned": True, "max_adapters": 1, **SIZES, **drafting.options}
+    with engines(drafting.model, 2, monkeypatch, **options) as ranks:
         for rank in ranks:
             started(rank, adapter)
 

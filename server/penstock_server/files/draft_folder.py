@@ -5,7 +5,7 @@ That is another model, or heads that read the hidden states of the model.
 
 import filecmp
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_server.architectures.fields import read_json
 from penstock_server.architectures.spec import ModelSpec
@@ -15,8 +15,17 @@ from penstock_server.files.eagle_folder import EagleFolder, is_eagle, open_eagle
 from penstock_server.files.medusa_folder import MedusaFolder, has_heads, open_medusa
 from penstock_server.files.model_folder import ModelFolder, open_folder
 from penstock_server.files.mtp_folder import MtpFolder, open_mtp
+from penstock_server.files.token_map import TokenMap, map_tokens, vocabulary_of
 
-DraftFolder = ModelFolder | MedusaFolder | EagleFolder | MtpFolder
+
+class DraftModelFolder(NamedTuple):
+    """A second model, and from the tokens of the first to its own; None: they are the same."""
+
+    model: ModelFolder
+    tokens: TokenMap | None
+
+
+DraftFolder = DraftModelFolder | MedusaFolder | EagleFolder | MtpFolder
 
 # What `--speculation` calls what a folder has.
 _MODEL, _MEDUSA, _EAGLE, _MTP = "draft", "medusa", "eagle", "mtp"
@@ -61,8 +70,8 @@ def _open(config: ServerConfig, path: Path, target: ModelFolder) -> DraftFolder:
     spec = _checked(folder)
     if target.spec is not None:
         _check_target(target.spec)
-    _check_vocabulary(path / "tokenizer.json", config.tokenizer_path, spec, target.spec)
-    return folder
+    tokens = _translated(path / "tokenizer.json", config.tokenizer_path, spec, target.spec)
+    return DraftModelFolder(folder, tokens)
 
 
 def _kind(path: Path, raw: dict[str, Any]) -> str:
@@ -118,8 +127,11 @@ def _refuse_window(target: ModelSpec) -> None:
         )
 
 
-def _check_vocabulary(own: Path, other: Path, spec: ModelSpec, target: ModelSpec | None) -> None:
-    """Raise StartError unless the same numbers are the same tokens; one vocabulary may be longer."""
+def _translated(own: Path, other: Path, spec: ModelSpec, target: ModelSpec | None) -> TokenMap | None:
+    """From the tokens of the model to those of the draft model; None where the same numbers are the same tokens.
+
+    One vocabulary may be longer. Raises StartError where the tokens cannot be compared, or differ too much.
+    """
     if not own.is_file() or not other.is_file():
         if target is None or spec.vocab_size != target.vocab_size:
             size = "an unknown number" if target is None else target.vocab_size
@@ -127,28 +139,10 @@ def _check_vocabulary(own: Path, other: Path, spec: ModelSpec, target: ModelSpec
                 f"{own.parent}: its vocabulary has {spec.vocab_size} tokens, that of the model {size}, and there are "
                 "no two tokenizer.json to compare"
             )
-        return
+        return None
     if filecmp.cmp(own, other, shallow=False):
-        return
-    mine, theirs = _tokens(own), _tokens(other)
-    for number in sorted(mine.keys() & theirs.keys()):
-        if mine[number] != theirs[number]:
-            raise StartError(
-                f"{own}: token {number} of {len(mine)} is {mine[number]!r}, in {other} of {len(theirs)} it is "
-                f"{theirs[number]!r}; use a draft model with the tokenizer of the model"
-            )
-
-
-def _tokens(file: Path) -> dict[int, str]:
-    """The tokens of a tokenizer by number, without those that were added: models of one family name these anew."""
-    model = read_json(file).get("model")
-    vocabulary: Any = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocabulary, dict):
-        pairs = ((number, token) for token, number in vocabulary.items())
-    elif isinstance(vocabulary, list):
-        pairs = (
-            (number, entry[0]) for number, entry in enumerate(vocabulary) if isinstance(entry, list) and entry
-        )
-    else:
-        raise StartError(f"{file}: it has no vocabulary; download it again")
-    return {number: str(token) for number, token in pairs if isinstance(number, int)}
+        return None
+    mine, theirs = vocabulary_of(own), vocabulary_of(other)
+    if all(mine[number] == theirs[number] for number in mine.keys() & theirs.keys()):
+        return None
+    return map_tokens(other, own, spec.vocab_size)

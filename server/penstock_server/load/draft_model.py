@@ -12,7 +12,8 @@ from penstock_kernels.backends import Backend
 from penstock_server.architectures.spec import ModelFacts
 from penstock_server.base.config import GroupConfig, ServerConfig
 from penstock_server.base.errors import StartError
-from penstock_server.files.model_folder import ModelFolder
+from penstock_server.files.draft_folder import DraftModelFolder
+from penstock_server.files.token_map import TokenMap
 from penstock_server.load.allocation import allocating
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.load.device import choose_dtype
@@ -22,6 +23,7 @@ from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import CacheFormat
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.model import Model
+from penstock_server.network.translated import TranslatedModel
 
 logger = logging.getLogger(__name__)
 
@@ -43,18 +45,19 @@ class DraftModel(NamedTuple):
 
 
 def load_draft_model(
-    config: ServerConfig, folder: ModelFolder, target: ModelFacts, group: Group, device: torch.device
+    config: ServerConfig, draft: DraftModelFolder, target: ModelFacts, group: Group, device: torch.device
 ) -> DraftModel:
     """Build and fill it; raises StartError, which names the flag."""
     try:
-        return _load(config, folder, target, group, device)
+        return _load(config, draft, target, group, device)
     except StartError as error:
         raise StartError(f"--draft-model: {error}") from None
 
 
 def _load(
-    config: ServerConfig, folder: ModelFolder, target: ModelFacts, group: Group, device: torch.device
+    config: ServerConfig, draft: DraftModelFolder, target: ModelFacts, group: Group, device: torch.device
 ) -> DraftModel:
+    folder = draft.model
     assert folder.spec is not None, "checked when the folder was opened"
     served_len = config.cache.max_sequence_len or target.max_sequence_len
     own_len = folder.spec.max_sequence_len
@@ -67,9 +70,20 @@ def _load(
     attention = choose_backend(config, folder.spec, placement.group, dtype, cache_dtype, device)
     quantization = quantization_of(config, folder, device, placement.group)
     lengths = min(served_len, own_len)
-    model = allocating("its weights", read_decoder, folder, placement, device, lengths, quantization)
+    decoder = allocating("its weights", read_decoder, folder, placement, device, lengths, quantization)
+    model = _translated(decoder, draft.tokens, target.vocab_size, device)
     scales = scales_of(folder, dtype, cache_dtype)
     return DraftModel(model, CacheFormat(cache_dtype, scales, attention.attend), attention)
+
+
+def _translated(decoder: Decoder, tokens: TokenMap | None, vocab_size: int, device: torch.device) -> Model:
+    """The model with the vocabulary of the one that it drafts for, of so many tokens."""
+    if tokens is None:
+        return decoder
+    logger.info(
+        "the draft model has another vocabulary: it may guess %d tokens of %d", len(tokens.known), vocab_size
+    )
+    return TranslatedModel(decoder, tokens, vocab_size, device)
 
 
 def sharing(build: Callable[[Placement], object], placement: Placement, device: torch.device) -> Placement:
