@@ -1,12 +1,14 @@
 """Tokens drafted, in the whole system: the answers of a server that drafts none, and what is told of drafts."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from counting_model import counting_model, eagle_head, medusa_heads
 from e2e import faults
+from e2e.conftest import Launch
 from e2e.launched import Launched, events
 
 # Of three tokens that are far likelier than all others, the last two soon occur again.
@@ -89,15 +91,35 @@ def test_answers_are_those_without_drafts(drafting: Launched, plain: Launched, n
 def test_a_stream_goes_on_when_the_shard_dies_between_drafts(drafting: Launched, plain: Launched) -> None:
     body = {**BODIES[1], "max_tokens": 200, "ignore_eos": True}
     expected, _ = complete(plain, body)
-    hold = faults.hold_file(drafting.tmp)
+    assert interrupted(drafting, body) == expected[0]["text"]
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle"])
+def test_a_stream_goes_on_when_the_shard_dies_between_drafts_of_heads(
+    kind: str, saved_model: Callable[..., Any], launch: Launch, tmp_path: Path
+) -> None:
+    model = counting_model(saved_model, tmp_path / "model")
+    (medusa_heads if kind == "medusa" else eagle_head)(model, model / kind)
+    flags = (f"--model-id={model}", "--dtype=float32", f"--speculation={kind}", faults.hold_flag(tmp_path))
+    server = launch(*flags).wait_until_serving()
+    body = {"prompt": "the", "max_tokens": 150, "ignore_eos": True, "temperature": 0.7, "seed": 3}
+    expected, usage = complete(server, body)
+    assert usage["completion_tokens_details"]["accepted_prediction_tokens"] > 20
+    assert interrupted(server, body) == expected[0]["text"]
+
+
+def interrupted(server: Launched, body: dict[str, Any]) -> str:
+    """The text of a stream whose shard is killed in the middle of it."""
+    hold = faults.hold_file(server.tmp)
     hold.touch()
     text = ""
-    with drafting.request("POST", "/v1/completions", {**body, "stream": True}) as response:
+    with server.request("POST", "/v1/completions", {**body, "stream": True}) as response:
         for number, event in enumerate(events(response)):
-            if number == 20:
-                faults.kill(faults.shard(drafting, 0))
+            # Long before it would be held.
+            if number == 10:
+                faults.kill(faults.shard(server, 0))
                 hold.unlink()
             if event != "[DONE]":
-                assert "choices" in event, f"{event}\n{drafting.stderr}"
+                assert "choices" in event, f"{event}\n{server.stderr}"
                 text += json.loads(event)["choices"][0]["text"]
-    assert text == expected[0]["text"]
+    return text
