@@ -7,11 +7,16 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import suppress
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from benchmarks.gpu import pack, report
 from benchmarks.gpu.child import measure, note_death
@@ -227,8 +232,37 @@ def test_wheels_are_unpacked_by_version_of_python(tmp_path: Path) -> None:
     assert os.access(tmp_path / "carried/cp312/one/core.so", os.X_OK)
 
 
+# Python loads it first: what a bare machine lacks and nobody carries cannot be imported.
+_BARE = """
+import sys
+
+class Missing:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing)
+"""
+
+
+def _missing_on_a_bare_machine() -> set[str]:
+    """Modules of this environment that come neither with torch nor in the archive."""
+    there, left = {"numpy", "penstock", "penstock-kernels"}, ["torch", *pack.CARRIED]
+    while left:
+        name = canonicalize_name(left.pop())
+        if name not in there:
+            there.add(name)
+            with suppress(PackageNotFoundError):
+                needed = map(Requirement, metadata.requires(name) or [])
+                left += [it.name for it in needed if it.marker is None or it.marker.evaluate({"extra": ""})]
+    found = metadata.packages_distributions().items()
+    return {module for module, names in found if there.isdisjoint(map(canonicalize_name, names))}
+
+
 @pytest.mark.timeout(200)
 def test_the_script_runs_the_packed_tree(tmp_path: Path) -> None:
+    """Where nothing is installed but torch and numpy: all cases of part 2 are collected."""
     tree, checkout = tmp_path / "made" / "penstock", tmp_path / "checkout"
     pack.copy_sources(_ROOT, tree)
     (tree / "carried" / "bin").mkdir(parents=True)
@@ -238,7 +272,12 @@ def test_the_script_runs_the_packed_tree(tmp_path: Path) -> None:
     assert 0 < size < pack.MOST_BYTES
     (checkout / "benchmarks").mkdir()
     shutil.copy(_ROOT / "benchmarks" / "gpu.sh", checkout / "benchmarks")
-    places = {"PYTHON": sys.executable, "PENSTOCK_GPU_TREE": str(tmp_path / "unpacked")}
+    (tmp_path / "sitecustomize.py").write_text(_BARE.format(missing=_missing_on_a_bare_machine()))
+    places = {
+        "PYTHON": sys.executable,
+        "PENSTOCK_GPU_TREE": str(tmp_path / "unpacked"),
+        "PYTHONPATH": str(tmp_path),
+    }
     command = ["bash", str(checkout / "benchmarks" / "gpu.sh"), f"--out={tmp_path / 'out'}", "--rehearse"]
     subprocess.run(
         [*command, "--match=machine", "1", "2"],

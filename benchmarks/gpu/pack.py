@@ -29,7 +29,11 @@ MOST_BYTES = 64 * 2**20
 PYTHONS = ("3.11", "3.12", "3.13")
 # In the versions of this environment. Those without a version of Python in their names are for all of them.
 _NEEDED = ("grpcio", "grpcio-health-checking", "llguidance", "protobuf", "safetensors")
-_NEEDED_BY_TESTS = ("pytest", "pytest-timeout", "pluggy", "iniconfig", "packaging", "pygments")
+_NEEDED_BY_TESTS = (
+    *("pytest", "pytest-timeout", "pluggy", "iniconfig", "packaging", "pygments"),
+    *("hypothesis", "sortedcontainers"),
+)
+CARRIED = (*_NEEDED, *_NEEDED_BY_TESTS)
 _PROGRAMS = ("launcher", "penstock-router", "penstock-bench")
 _SOURCES = ("benchmarks", "kernels", "server", "tests", "pyproject.toml", "LICENSE")
 _LEFT_OUT = (
@@ -59,7 +63,7 @@ def main() -> int:
         tree = Path(made) / "penstock"
         copy_sources(ROOT, tree)
         carried = tree / "carried"
-        names = [f"{name}=={version(name)}" for name in (*_NEEDED, *_NEEDED_BY_TESTS)] + chosen.extras
+        names = [f"{name}=={version(name)}" for name in CARRIED] + chosen.extras
         if chosen.without_server:
             names = [name for name in names if not name.startswith("grpcio")]
         else:
