@@ -7,6 +7,7 @@ the memory of the device are stand-ins.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from driver import engine_config
+from driver import engine_config, opened_both
+from kernel_variants.variant import Variant, variant_of
 from penstock_kernels.gpu.tiles import SHARED_HOPPER, processor
 from penstock_server.engine.engine import Engine
-from penstock_server.files.model_folder import open_folder
-from penstock_server.load import load_engine, read_model
+from penstock_server.load import eagle, load_engine, medusa, mtp, read_model
 from penstock_server.network.weights import allocate
 from torch._subclasses import FakeTensor, FakeTensorMode
 from watched_ops import Captured, WatchedOps
@@ -26,11 +27,32 @@ from watched_ops import Captured, WatchedOps
 _NUM_MULTIPROCESSORS = 132
 
 
+@dataclass(frozen=True)
+class _Address:
+    """What Triton asks of a tensor: memory of its own begins at 0."""
+
+    dtype: torch.dtype
+    place: int
+
+    def data_ptr(self) -> int:
+        return self.place
+
+
+def _standing_in(value: Any) -> Any:
+    """For a tensor, which has no address."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return _Address(value.dtype, int(value.storage_offset()) * value.element_size())
+
+
 class FakeGpu:
     """To be used as `with gpu.on():`; a shard and all its steps belong inside."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ops = WatchedOps()
+        # What launches that only compile asked for, and all others.
+        self.compiled: set[Variant] = set()
+        self.launched: set[Variant] = set()
         self._patch = monkeypatch
         self._replace_memory()
         self._replace_graphs()
@@ -49,8 +71,8 @@ class FakeGpu:
 
     def engine(self, folder: Path, **options: Any) -> Engine:
         """A shard's engine, loaded as on a GPU; weights and outcomes have no numbers."""
-        config = engine_config(folder, device="cuda", load_format="dummy", **options)
-        engine = load_engine.load_engine(config, open_folder(folder, "dummy", config.model_impl))
+        config = engine_config(folder, device="cuda", **options)
+        engine = load_engine.load_engine(config, *opened_both(config))
         launch = engine.launch
 
         def watched(plan: Any) -> Any:
@@ -62,6 +84,11 @@ class FakeGpu:
 
         engine.launch = watched  # type: ignore[method-assign]
         return engine
+
+    def check_variants(self) -> None:
+        """Nothing was compiled when it was needed."""
+        late = sorted(variant.label for variant in self.launched - self.compiled)
+        assert not late, "\n".join(late)
 
     def _watched(self, finish: Any) -> Any:
         def run() -> None:
@@ -88,7 +115,11 @@ class FakeGpu:
         set_cuda("get_device_properties", lambda _device: properties)
         # Where torch was told that there is a GPU, it would ask the driver for it.
         self._patch.setattr(load_engine, "choose_device", lambda _config: torch.device("cuda", 0))
-        self._patch.setattr(read_model, "fill_with_noise", allocate)
+        for module in (read_model, eagle, medusa, mtp):
+            self._patch.setattr(
+                module, "load_weights", lambda model, _file, device, *_: allocate(model, device)
+            )
+        self._patch.setattr(eagle, "_token_ids", lambda head, _size: torch.arange(head.draft_vocab_size))
         plain = torch.tensor
 
         def tensor(values: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
@@ -154,9 +185,11 @@ class FakeGpu:
     def _replace_launches(self) -> None:
         from triton.runtime.jit import JITFunction
 
-        def run(_kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
             given = [*args, *options.values()]
             self.ops.launch([value for value in given if isinstance(value, torch.Tensor)])
+            seen = self.compiled if warmup else self.launched
+            seen.add(variant_of(kernel, tuple(map(_standing_in, args)), options))
 
         self._patch.setattr(JITFunction, "run", run)
 

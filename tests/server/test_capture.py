@@ -68,6 +68,7 @@ def test_no_step_waits_for_the_device(saved_model: Callable[..., Any], gpu: Fake
         engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16")
         Driver(execute_on(engine)).run(sequences(KINDS[:3]), seed=3)
     assert gpu.ops.num_launches > 100
+    gpu.check_variants()
 
 
 def _fake_peers(group: Group, device: torch.device, row_bytes: int) -> None:

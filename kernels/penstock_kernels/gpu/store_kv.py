@@ -74,15 +74,14 @@ def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> Non
     )
 
 
-@triton.jit(do_not_specialize_on_alignment=["source_ptr", "target_ptr"])
-def _copy_blocks_kernel(
-    pool_ptr, source_ptr, target_ptr, num_words, stride_plane, stride_block, BLOCK: tl.constexpr
-):
-    copy, plane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+@triton.jit(do_not_specialize=["num_blocks"], do_not_specialize_on_alignment=["source_ptr", "target_ptr"])
+def _copy_blocks_kernel(pool_ptr, source_ptr, target_ptr, num_blocks, num_words, BLOCK: tl.constexpr):
+    """One plane of a block. Places are multiples of its words, however many blocks there are."""
+    copy, first = tl.program_id(0), tl.program_id(1).to(tl.int64) * num_blocks
     words = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     mask = words < num_words
-    source = tl.load(source_ptr + copy).to(tl.int64) * stride_block + plane * stride_plane
-    target = tl.load(target_ptr + copy).to(tl.int64) * stride_block + plane * stride_plane
+    source = (first + tl.load(source_ptr + copy)) * num_words
+    target = (first + tl.load(target_ptr + copy)) * num_words
     tl.store(pool_ptr + target + words, tl.load(pool_ptr + source + words, mask=mask, other=0), mask=mask)
 
 
@@ -90,10 +89,10 @@ def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
     if pool.numel() == 0:  # of a model without attention
         return
     words = _as_words(pool)
-    num_planes, _, num_words = words.shape
+    num_planes, num_blocks, num_words = words.shape
     block = 2 * _COPY_WORDS
     _copy_blocks_kernel[(sources.shape[0], num_planes, triton.cdiv(num_words, block))](
-        words, sources, targets, num_words, words.stride(0), words.stride(1), BLOCK=block, num_warps=4
+        words, sources, targets, num_blocks, num_words, BLOCK=block, num_warps=4
     )
 
 
