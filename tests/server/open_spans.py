@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from driver import Execute, make_engine
-from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.limiting_drafter import LimitingDrafter
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
@@ -59,13 +58,6 @@ class Told:
         self.tops += [top.token_ids for top in outcome.top_tokens if top.slot == slot]
         self.num_drafted += outcome.num_drafted.get(slot, 0)
         self.num_steps += bool(mine)
-
-
-def unlimited(drafter: Drafter) -> Drafter:
-    """Who drafts, without what asks whether it pays."""
-    while isinstance(drafter, LimitingDrafter):
-        drafter = drafter.inner
-    return drafter
 
 
 def drafting(folder: Path, draft: Path, **options: Any) -> Engine:

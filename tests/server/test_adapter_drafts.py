@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from counting_model import counting_model, eagle_head, medusa_heads
 from driver import make_engine
-from open_spans import MAX_DRAFTS, MAX_LEN, NUM_BLOCKS, check_same, play, unlimited
+from open_spans import MAX_DRAFTS, MAX_LEN, NUM_BLOCKS, check_same, play
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.ngram_drafter import NgramDrafter
 from penstock_server.engine.sampling_params import SamplingParams
 

@@ -23,11 +23,11 @@ from open_spans import (
     generate,
     play,
     prompt,
-    unlimited,
 )
 from other_vocabulary import renumbered
 from penstock_server.base.errors import StartError
 from penstock_server.engine import model_drafter
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.model_drafter import ModelDrafter
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams

@@ -21,9 +21,10 @@ from counting_model import (
 )
 from drafting_driver import DraftingDriver
 from driver import Driver, Execute, Sequence, execute_on, make_engine
-from open_spans import EVERYTHING, SIZES, unlimited
+from open_spans import EVERYTHING, SIZES
 from other_vocabulary import renumbered
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
 from test_grammar_drafts import patiently

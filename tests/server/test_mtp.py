@@ -23,11 +23,11 @@ from open_spans import (
     generate,
     play,
     prompt,
-    unlimited,
 )
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.head_drafter import HeadDrafter
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from safetensors.torch import load_file, save_file

@@ -5,14 +5,18 @@ On a CPU they are computed anew by the code that a GPU captures; `test_capture` 
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
+from pathlib import Path
 from typing import Any
 
 import pytest
+from counting_model import counting_model, eagle_head, medusa_heads
 from driver import Driver, Sequence, execute_on, make_engine
+from open_spans import SIZES, Told, generate
 from penstock_server.base.config import CudaConfig
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.graph_pool import GraphPool
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.plan import Admit, Drafts, Plan, Span
 from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.sampling_params import SamplingParams
@@ -30,7 +34,8 @@ DRAWN = SamplingParams(temperature=0.9, top_k=20, seed=7, num_top_logprobs=3)
 def with_graphs(folder: Any, sizes: tuple[int, ...], **options: Any) -> Engine:
     engine = make_engine(folder, cuda=CudaConfig(()), is_poisoned=True, **options)
     pool = GraphPool(engine.slots.device)
-    engine.prompt_graphs = PromptGraphs(engine.model, engine.cache, engine.slots, sizes, pool)
+    taps = engine.drafter.taps
+    engine.prompt_graphs = PromptGraphs(engine.model, engine.cache, engine.slots, sizes, pool, taps)
     engine.capture()
     return engine
 
@@ -141,3 +146,16 @@ def test_drafts_are_part_of_such_a_step(saved_model: Callable[..., Any]) -> None
     folder = saved_model(head_dim=16).folder
     free = drafted(make_engine(folder, cuda=CudaConfig(())))
     assert drafted(with_graphs(folder, (16,))) == free
+
+
+@pytest.mark.parametrize("heads", [medusa_heads, eagle_head])
+def test_heads_read_what_such_a_step_leaves(
+    saved_model: Callable[..., Any], tmp_path: Path, heads: Callable[[Path, Path], Path]
+) -> None:
+    """They know the token after each, so that all that they draft is right, from the first decode on."""
+    model = counting_model(saved_model, tmp_path / "model", head_dim=16)
+    engine = with_graphs(model, (16,), draft_model_path=heads(model, tmp_path / "heads"), **SIZES)
+    engine.drafter = unlimited(engine.drafter)
+    told = generate(execute_on(engine), Told(), 0, [7, 8, 9], 0, 9, list(range(10)))
+    assert told.ids == list(range(10, 10 + len(told.ids)))
+    assert told.num_drafted == len(told.ids) - told.num_steps > 0

@@ -22,7 +22,6 @@ from open_spans import (
     check_same,
     play,
     prompt,
-    unlimited,
 )
 from penstock_kernels import AdapterRows
 from penstock_server.base.errors import ErrorCode, InvalidPlan
@@ -30,6 +29,7 @@ from penstock_server.engine import suffix_drafter
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.history_drafter import LONGEST_RUN, with_prediction
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.ngram_drafter import NgramDrafter, draft
 from penstock_server.engine.outcome import Outcome, Tokens
 from penstock_server.engine.paying_drafter import PayingDrafter
@@ -52,9 +52,7 @@ class Guessing(Drafter):
         self._guess = guess
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        known = {
-            slot: self._slots.rows.known_tokens(slot, self._slots.states[slot].length) for slot in wanted
-        }
+        known = self._slots.rows.known_tokens({slot: self._slots.states[slot].length for slot in wanted})
         return {slot: self._guess(known[slot], most) for slot, most in wanted.items()}
 
 

@@ -181,7 +181,7 @@ def test_scenes_keep_to_the_limits() -> None:
         (1, 1, 1, 2, 1), (1, 1, 16, 2, 2048), (8, 3, 4, 12, 5), (300, 4000, 16, 40_000, 8192), (7, 90, 16, 100, 64),
     ):  # fmt: skip
         limits = Limits(num_slots, num_blocks, block_size, 100, length, tokens)
-        for scene in scenes_of_kernels(limits, has_experts=True):
+        for scene in scenes_of_kernels(limits, has_experts=True, can_draft=True):
             first, *_ = plans(scene, limits)
             held = [block for admit in first.admitted for block in admit.block_ids]
             assert len(held) == len(set(held)) <= num_blocks
@@ -190,10 +190,11 @@ def test_scenes_keep_to_the_limits() -> None:
             assert max(span.length for span in first.spans) < length
 
 
-def test_every_scene_is_accepted(saved_model: Callable[..., Any]) -> None:
-    engine = make_engine(saved_model("llama").folder, max_step_tokens=64)
-    rehearsal = Rehearsal(engine)
-    for scene in scenes_of_kernels(engine.slots.limits, has_experts=True):
+@pytest.mark.parametrize("case", ["qwen3_moe", "falcon_h1"])
+def test_every_scene_is_accepted(saved_model: Callable[..., Any], case: str) -> None:
+    """Nothing is drafted for a slot with a state."""
+    rehearsal = Rehearsal(make_engine(saved_model(**CASES[case]).folder, max_step_tokens=64))
+    for scene in rehearsal.scenes():
         assert rehearsal.play(scene) == []
 
 

@@ -58,6 +58,7 @@ class WatchedOps(TorchDispatchMode):
         self.num_launches = 0
         self.memory = FakeMemory()
         self._is_stepping = False
+        self._may_wait = False
         self._capturing: Captured | None = None
         self._graphs: list[Captured] = []
         # By address of a storage; a weak reference keeps the address from being given out again.
@@ -76,6 +77,16 @@ class WatchedOps(TorchDispatchMode):
             yield
         finally:
             self._is_stepping = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Where a step may wait, because what it computes depends on numbers of the device."""
+        before = self._is_stepping, self._may_wait
+        self._is_stepping, self._may_wait = False, True
+        try:
+            yield
+        finally:
+            self._is_stepping, self._may_wait = before
 
     @contextmanager
     def capturing(self) -> Iterator[Captured]:
@@ -134,7 +145,7 @@ class WatchedOps(TorchDispatchMode):
             return parts
         self.num_ops += 1
         on_device = any(tensor.device.type == "cuda" for tensor in given)
-        if name == "_local_scalar_dense" and not on_device:
+        if name == "_local_scalar_dense" and (self._may_wait or not on_device):
             return self._read(given[0])
         if name == "is_pinned":
             return self._key(given[0]) in self._pinned

@@ -364,8 +364,9 @@ class Engine:
         if shape is None:
             return step, None
         if step.forward is None:
-            assert self.graphs is not None, "the graphs chose the size of this step"
-            return step, self.graphs.states(step.num_tokens)
+            graphs = self.graphs if step.padded is None else self.prompt_graphs
+            assert graphs is not None, "they chose the size of this step"
+            return step, graphs.states(step.num_tokens)
         taps = shape.taps(step.num_tokens, self.model.dtype, self.slots.device)
         return replace(step, forward=replace(step.forward, taps=taps)), taps.states
 

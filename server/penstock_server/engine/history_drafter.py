@@ -39,13 +39,16 @@ class HistoryDrafter(Drafter):
         self._predicted.clear()
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return {slot: self.draft_behind(self._history(slot), most) for slot, most in wanted.items()}
+        known = self._slots.rows.known_tokens({slot: self._slots.states[slot].length for slot in wanted})
+        return {
+            slot: self.draft_behind(self._history(slot, known[slot]), most) for slot, most in wanted.items()
+        }
 
-    def _history(self, slot: int) -> Numbers:
-        state = self._slots.states[slot]
-        tokens = self._slots.rows.known_tokens(slot, state.length)
+    def _history(self, slot: int, tokens: Numbers) -> Numbers:
         predicted = self._predicted.get(slot)
-        return tokens if predicted is None else with_prediction(tokens, state.prompt_len, predicted)
+        if predicted is None:
+            return tokens
+        return with_prediction(tokens, self._slots.states[slot].prompt_len, predicted)
 
 
 def with_prediction(tokens: Numbers, prompt_len: int, predicted: Numbers) -> Numbers:

@@ -21,7 +21,7 @@ from penstock_server.architectures.spec import ModelSpec
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
 from penstock_server.engine.slots import Slots
-from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 
@@ -40,8 +40,15 @@ class PromptGraphs:
     """One graph per number of tokens."""
 
     def __init__(
-        self, model: Model, cache: KVCache, slots: Slots, sizes: Sequence[int], pool: GraphPool
+        self,
+        model: Model,
+        cache: KVCache,
+        slots: Slots,
+        sizes: Sequence[int],
+        pool: GraphPool,
+        tapped: TapShape | None = None,
     ) -> None:
+        """`tapped`: hidden states that somebody reads behind each step."""
         assert isinstance(model.facts, ModelSpec), "only our decoder can be captured"
         self.model = model
         self.cache = cache
@@ -54,6 +61,7 @@ class PromptGraphs:
         self._inputs[0].fill_(slots.rows.spare)
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         self._hidden = torch.zeros(largest, model.facts.hidden_size, dtype=model.dtype, device=device)
+        self._taps = None if tapped is None else tapped.taps(largest, model.dtype, device)
         # Longer spans are prompts to attention. Where spans must not depend on each other, those of 2 to 8 tokens are
         # computed by their number of tokens, each with a map of its own: they run op by op.
         self._decode_len = 1 if slots.batch_invariant else MAX_DECODE_LEN
@@ -92,6 +100,10 @@ class PromptGraphs:
         self._replays[size]()
         return self._hidden[:size]
 
+    def states(self, num_tokens: int) -> torch.Tensor | None:
+        """The hidden states that are read of the last run's tokens, valid until the next one."""
+        return None if self._taps is None else self._taps.states[:, :num_tokens]
+
     def _size_of(self, num_tokens: int) -> int | None:
         if num_tokens > self.sizes[-1]:
             return None
@@ -120,4 +132,5 @@ class PromptGraphs:
             unbatched=self.slots.batch_invariant,
             num_prompts=min(_MOST_PROMPTS, num_spans),
         )
-        return ForwardInput(found.token_ids, found.positions, found.cache_positions, spans, slots)
+        taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
+        return ForwardInput(found.token_ids, found.positions, found.cache_positions, spans, slots, taps=taps)

@@ -9,6 +9,8 @@ import torch
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.graphed_drafter import GraphedDrafter
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.warm_up import Scene, first_scene, plans, scenes_of_kernels
 
@@ -34,7 +36,7 @@ class Rehearsal:
             for error in errors:
                 raise StartError(f"the first step failed: {error.message}")
         if self._engine.slots.device.type == "cuda":
-            for scene in self._scenes():
+            for scene in self.scenes():
                 for error in self.play(scene):
                     logger.warning(
                         "a step of the warm-up failed, and requests like it will: %s", error.message
@@ -44,11 +46,9 @@ class Rehearsal:
     def compile(self) -> None:
         """Launch all that the warm-up and the graphs do. For a context in which launches only compile."""
         engine = self._engine
-        graphs, engine.graphs = engine.graphs, None
-        with self._prompts_free():
-            for scene in self._scenes():
+        with self._all_free():
+            for scene in self.scenes():
                 self.play(scene)
-        engine.graphs = graphs
         for captured in engine.all_graphs():
             captured.rehearse()
         engine.drafter.rehearse()
@@ -56,17 +56,46 @@ class Rehearsal:
 
     def play(self, scene: Scene) -> list[SlotError]:
         """Run the steps of a scene; the errors of the first that has any."""
-        for plan in plans(scene, self._limits):
-            errors = self._engine.launch(plan).resolve().errors
-            if errors:
-                break
-        self._engine.clear()
+        with self._drafting_freely():
+            for plan in plans(scene, self._limits):
+                errors = self._engine.launch(plan).resolve().errors
+                if errors:
+                    break
+            self._engine.clear()
         return errors
 
-    def _scenes(self) -> Iterator[Scene]:
+    def scenes(self) -> Iterator[Scene]:
+        """What launches every variant of a kernel that this engine may need."""
         facts = self._engine.model.facts
         has_experts = isinstance(facts, ModelSpec) and facts.moe is not None
-        return scenes_of_kernels(self._limits, has_experts)
+        can_draft = "recurrent" not in self._engine.description.abilities
+        return scenes_of_kernels(self._limits, has_experts, can_draft)
+
+    @contextmanager
+    def _drafting_freely(self) -> Iterator[None]:
+        """Drafts are made in this context, whether they pay or not."""
+        engine = self._engine
+        limited, engine.drafter = engine.drafter, unlimited(engine.drafter)
+        try:
+            yield
+        finally:
+            engine.drafter = limited
+
+    @contextmanager
+    def _all_free(self) -> Iterator[None]:
+        """All steps run op by op in this context, and so do the passes of what drafts."""
+        engine, drafter = self._engine, unlimited(self._engine.drafter)
+        graphs, engine.graphs = engine.graphs, None
+        passes = drafter.graphs if isinstance(drafter, GraphedDrafter) else None
+        try:
+            if isinstance(drafter, GraphedDrafter):
+                drafter.graphs = None
+            with self._prompts_free():
+                yield
+        finally:
+            engine.graphs = graphs
+            if isinstance(drafter, GraphedDrafter):
+                drafter.graphs = passes
 
     @contextmanager
     def _prompts_free(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ There is one spare row behind the last slot, with a block of its own: it pads a 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -19,7 +19,7 @@ from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.plan import Admit, Appends, Numbers
 from penstock_server.engine.sampling_params import SamplingParams
-from penstock_server.network.upload import copy_to_device
+from penstock_server.network.upload import copy_to_device, to_device
 
 _LARGEST_BUFFER = 2**31
 Words = np.ndarray[Any, np.dtype[np.int32]]
@@ -83,10 +83,16 @@ class Rows:
         else:
             self._write(slot, self._first_token + position, list(token_ids))
 
-    def known_tokens(self, slot: int, length: int) -> Numbers:
-        """The first tokens of a slot, on the host; waits for the device."""
-        tokens: Numbers = self.tokens[slot, :length].cpu().numpy()
-        return tokens
+    def known_tokens(self, lengths: Mapping[int, int]) -> dict[int, Numbers]:
+        """The first tokens of some slots, so many of each, on the host; waits for the device, once for all."""
+        if not lengths:
+            return {}
+        if self._here is not None:
+            first = self._first_token
+            return {slot: self._here[slot, first : first + length] for slot, length in lengths.items()}
+        slots = to_device(list(lengths), torch.int64, self.device)
+        rows = self.tokens[:, : max(lengths.values())].index_select(0, slots).cpu().numpy()
+        return {slot: row[:length] for row, (slot, length) in zip(rows, lengths.items(), strict=True)}
 
     def append(self, slot: int, first: int, block_ids: list[int]) -> None:
         """Write blocks after the `first` blocks that a slot has, at the next flush."""

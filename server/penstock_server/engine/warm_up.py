@@ -19,14 +19,17 @@ _DECODE_LENS = (1, 2, 4, 8)
 _PREFILL_LEN = 9
 # Long enough for a decode to be divided among programs.
 _DIVIDED_LEN = 2048
+# Of a decode: the second is drafted behind the first.
+_NUM_DRAFTS = 2
 _PLAIN = SamplingParams()
 
 
 class Scene(NamedTuple):
-    """Prompts of these lengths in one step, then a decode of each in another."""
+    """Prompts of these lengths in one step, then a decode of each in another, with so many drafts."""
 
     prompt_lens: tuple[int, ...]
     params: SamplingParams = _PLAIN
+    num_drafts: int = 0
 
 
 def first_scene(limits: Limits) -> Scene | None:
@@ -35,16 +38,17 @@ def first_scene(limits: Limits) -> Scene | None:
     return Scene((length,)) if length >= 1 else None
 
 
-def scenes_of_kernels(limits: Limits, has_experts: bool) -> Iterator[Scene]:
+def scenes_of_kernels(limits: Limits, has_experts: bool, can_draft: bool) -> Iterator[Scene]:
     """What launches every variant; scenes that the limits do not allow are left out, as no plan can have them."""
     found = [
-        *(Scene((length,)) for length in (*_DECODE_LENS, _PREFILL_LEN)),
+        *(Scene((length,)) for length in _prompt_lens(limits, 0)),
         # A decode beside a prompt.
         Scene((1, _PREFILL_LEN)),
-        Scene((min(_DIVIDED_LEN, limits.max_step_tokens, limits.max_sequence_len - 2),)),
         *(Scene((2,) * count) for count in _numbers_of_spans(limits)),
         *(Scene((1,), params) for params in _samplings(limits)),
     ]
+    if can_draft:  # what drafts may compute the prompt first
+        found += [Scene((length,), num_drafts=_NUM_DRAFTS) for length in _prompt_lens(limits, _NUM_DRAFTS)]
     if has_experts:
         found += [Scene(_spread(total, limits)) for total in _numbers_of_tokens(limits)]
     return (scene for scene in found if _is_possible(scene, limits))
@@ -56,7 +60,7 @@ def plans(scene: Scene, limits: Limits) -> list[Plan]:
     decodes: list[Span] = []
     admitted, first_block = [], 0
     for slot, length in enumerate(scene.prompt_lens):
-        num_blocks = _num_blocks(length, limits)
+        num_blocks = _num_blocks(length, scene.num_drafts, limits)
         blocks = list(range(first_block, first_block + num_blocks))
         first_block += num_blocks
         admitted.append(Admit(slot, [0] * length, length, blocks, scene.params))
@@ -66,7 +70,8 @@ def plans(scene: Scene, limits: Limits) -> list[Plan]:
     # Of a block that nobody has, onto itself.
     copied = [first_block] if limits.num_blocks > first_block else []
     first = Plan(0, 1, admitted=admitted, copied_from=copied, copied_to=copied, spans=prompts)
-    return [first, Plan(0, 2, spans=decodes)] if decodes else [first]
+    open_drafts = {span.slot: scene.num_drafts for span in decodes if scene.num_drafts}
+    return [first, Plan(0, 2, spans=decodes, open_drafts=open_drafts)] if decodes else [first]
 
 
 def blocks_needed(limits: Limits) -> int:
@@ -74,9 +79,15 @@ def blocks_needed(limits: Limits) -> int:
     return limits.num_slots + -(-limits.max_step_tokens // limits.block_size) + 2
 
 
-def _num_blocks(prompt_len: int, limits: Limits) -> int:
-    """For a prompt and the token after it."""
-    return min(prompt_len // limits.block_size + 1, limits.max_blocks)
+def _prompt_lens(limits: Limits, num_drafts: int) -> tuple[int, ...]:
+    """Of every kind of kernel that computes a span; the last has room for its decode, and for drafts."""
+    longest = min(_DIVIDED_LEN, limits.max_step_tokens, limits.max_sequence_len - 2 - num_drafts)
+    return (*_DECODE_LENS, _PREFILL_LEN, longest)
+
+
+def _num_blocks(prompt_len: int, num_drafts: int, limits: Limits) -> int:
+    """For a prompt, the token after it and drafts behind that."""
+    return min((prompt_len + num_drafts) // limits.block_size + 1, limits.max_blocks)
 
 
 def _is_possible(scene: Scene, limits: Limits) -> bool:
@@ -84,9 +95,15 @@ def _is_possible(scene: Scene, limits: Limits) -> bool:
         min(scene.prompt_lens, default=0) > 0
         and len(scene.prompt_lens) <= limits.num_slots
         and sum(scene.prompt_lens) <= limits.max_step_tokens
-        and max(scene.prompt_lens) < limits.max_sequence_len
-        and sum(_num_blocks(length, limits) for length in scene.prompt_lens) <= limits.num_blocks
+        and max(scene.prompt_lens) + _room(scene) <= limits.max_sequence_len
+        and sum(_num_blocks(length, scene.num_drafts, limits) for length in scene.prompt_lens)
+        <= limits.num_blocks
     )
+
+
+def _room(scene: Scene) -> int:
+    """Positions that are needed behind a prompt."""
+    return 2 + scene.num_drafts if scene.num_drafts else 1
 
 
 def _numbers_of_spans(limits: Limits) -> list[int]:

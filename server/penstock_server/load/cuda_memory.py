@@ -60,7 +60,7 @@ def _trial(
     before = torch.cuda.memory_allocated(device)
     engine.launch(largest_plan(engine.slots.limits)).resolve()
     peak = torch.cuda.max_memory_allocated(device) - before
-    result_bytes = sizes.result_bytes(engine.model, engine.group.size)
+    result_bytes = sizes.result_bytes(engine.model, engine.group.size, engine.drafter.taps)
     if engine.slots.adapters.max_adapters:
         result_bytes += sizes.adapter_bytes
     del engine

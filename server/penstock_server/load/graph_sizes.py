@@ -7,6 +7,7 @@ from penstock_kernels.base.adapter_rows import MAX_SPLITS
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.engine.limits import Limits
 from penstock_server.network.adapters import ROOM_IN_GRAPHS
+from penstock_server.network.forward_input import TapShape
 from penstock_server.network.model import Model
 
 
@@ -30,11 +31,13 @@ class GraphSizes(NamedTuple):
         """What the largest with adapters keeps beside what other steps do."""
         return max(self.decodes, default=0) * ROOM_IN_GRAPHS * MAX_SPLITS * 4
 
-    def result_bytes(self, model: Model, num_ranks: int) -> int:
-        """Of hidden states; of logits, which are kept, and of what they are computed from: float32 once more, the type
-        of the model, and there with several ranks the parts of all."""
+    def result_bytes(self, model: Model, num_ranks: int, taps: TapShape | None) -> int:
+        """Of hidden states, and those that a drafter reads; of logits, which are kept, and of what they are computed
+        from: float32 once more, the type of the model, and there with several ranks the parts of all."""
         facts, itemsize = model.facts, model.dtype.itemsize
         hidden_size = facts.hidden_size if isinstance(facts, ModelSpec) else 0
         of_each = 4 + 4 + itemsize * min(num_ranks, 2)
-        logits = max(self.decodes, default=0) * facts.vocab_size * of_each
-        return logits + max(self.prompts, default=0) * hidden_size * itemsize
+        largest, most = max(self.decodes, default=0), max(self.prompts, default=0)
+        logits = largest * facts.vocab_size * of_each
+        read = 0 if taps is None else (largest + most) * len(taps.layers) * taps.size
+        return logits + (most * hidden_size + read) * itemsize

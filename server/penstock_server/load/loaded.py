@@ -82,9 +82,7 @@ class Loaded(NamedTuple):
             if sizes.decodes
             else None
         )
-        # These leave no hidden states for a drafter.
-        has_prompts = sizes.prompts and drafter.taps is None
-        prompt_graphs = PromptGraphs(*given, sizes.prompts, pool) if has_prompts else None
+        prompt_graphs = PromptGraphs(*given, sizes.prompts, pool, drafter.taps) if sizes.prompts else None
         return Engine(*given, self.group, self.describe(limits), graphs, prompt_graphs, drafter)
 
     def _cache(
