@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counting_model import counting_model, eagle_head, medusa_heads
 from driver import Execute, execute_on, make_engine
 from open_spans import MAX_DRAFTS, NUM_BLOCKS, Told, admit, check_same, prompt
 from penstock_server.engine import constrained_slot
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.matcher import Matcher
 from penstock_server.engine.ngram_drafter import NgramDrafter
 from penstock_server.engine.paying_drafter import PayingDrafter
@@ -54,6 +56,7 @@ def patiently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock_server.engine.grammar._PATIENCE_S", 5.0)
     monkeypatch.setattr("penstock_server.engine.grammar._PATIENCE_WITH_DRAFTS_S", 5.0)
     monkeypatch.setattr(constrained_slot, "_LONG_S", 5.0)
+    monkeypatch.setattr(constrained_slot, "_IN_TIME_AGAIN", 0)
 
 
 def play(
@@ -148,13 +151,69 @@ def test_a_sequence_goes_on_from_its_tokens(engine: Engine) -> None:
     assert [it.ids for it in got] == [it.ids for it in expected]
 
 
+def few_steps(told: Told) -> bool:
+    """Whether next to all that was drafted was right."""
+    return told.num_steps <= 2 + NUM_TOKENS // (1 + MAX_DRAFTS) + 1
+
+
 def test_a_model_drafts_for_itself(saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows what the grammars allow: what it would say without them is never legal."""
     patiently(monkeypatch)
     folder: Path = saved_model().folder
     expected = play(execute_on(make_engine(folder, **SIZES)), None)
-    check_same(play(execute_on(make_engine(folder, draft_model_path=folder, **SIZES)), MAX_DRAFTS), expected)
-    with engines(folder, 2, monkeypatch, draft_model_path=folder, **SIZES) as ranks:
-        assert [it.ids for it in play(execute_on_all(ranks), MAX_DRAFTS)] == [it.ids for it in expected]
+    options = {"draft_model_path": folder, **SIZES}
+    engine = make_engine(folder, **options)
+    engine.drafter = unlimited(engine.drafter)
+    got = play(execute_on(engine), MAX_DRAFTS)
+    check_same(got, expected)
+    assert all(map(few_steps, got))
+    with engines(folder, 2, monkeypatch, **options) as ranks:
+        for rank in ranks:
+            rank.drafter = unlimited(rank.drafter)
+        got = play(execute_on_all(ranks), MAX_DRAFTS)
+    assert [it.ids for it in got] == [it.ids for it in expected]
+    assert all(map(few_steps, got))
+
+
+@pytest.mark.parametrize("heads", [eagle_head, medusa_heads])
+def test_heads_know_what_grammars_allow(
+    saved_model: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    heads: Callable[[Path, Path], Path],
+) -> None:
+    patiently(monkeypatch)
+    folder = counting_model(saved_model, tmp_path / "model", head_dim=16)
+    expected = play(execute_on(make_engine(folder, **SIZES)), None)
+    engine = make_engine(folder, draft_model_path=heads(folder, tmp_path / "heads"), **SIZES)
+    engine.drafter = unlimited(engine.drafter)
+    got = play(execute_on(engine), MAX_DRAFTS)
+    check_same(got, expected)
+    # Of what is drafted nothing is cut; heads of MEDUSA do not know which of the tokens before them were allowed.
+    assert sum(it.num_drafted for it in got) > 2 * sum(it.num_steps for it in got)
+    assert heads is medusa_heads or all(map(few_steps, got))
+
+
+def test_a_guess_whose_mask_is_late_ends_the_draft(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patiently(monkeypatch)
+    folder: Path = saved_model().folder
+    expected = play(execute_on(make_engine(folder, **SIZES)), None, CASES[:2])
+    engine = make_engine(folder, draft_model_path=folder, **SIZES)
+    engine.drafter = unlimited(engine.drafter)
+    monkeypatch.setattr("penstock_server.engine.grammar._PATIENCE_WITH_DRAFTS_S", 0.05)
+    fill = Matcher.fill
+
+    def slow(self: Matcher, masks: Any, apart: Any) -> None:
+        fill(self, masks, apart)
+        if len(masks) == 1:
+            time.sleep(0.5)
+
+    monkeypatch.setattr(Matcher, "fill", slow)
+    got = play(execute_on(engine), MAX_DRAFTS, CASES[:2])
+    check_same(got, expected)
+    assert 0 < sum(it.num_drafted for it in got) <= sum(it.num_steps for it in got)
 
 
 def test_all_ranks_cut_the_same(saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

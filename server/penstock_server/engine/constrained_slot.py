@@ -5,7 +5,8 @@ works on it: it takes in the token that was chosen, and computes the mask of the
 the host knows it, so the job waits for the token.
 
 Where tokens are drafted, a job goes along them: it takes in those that the grammar allows, and computes the mask behind
-each. The job of the chosen tokens takes back what was wrong of that.
+each. Where they are guessed one by one, there is a job for each, whose mask the next guess keeps to. The job of the
+chosen tokens takes back what was wrong of that.
 """
 
 import re
@@ -15,7 +16,7 @@ from functools import partial
 
 import torch
 
-from penstock_server.engine.grammar_threads import Caller, GrammarThreads, Job, Kind
+from penstock_server.engine.grammar_threads import Caller, GrammarThreads, Job, Kind, Work
 from penstock_server.engine.low_priority import LowPriority
 from penstock_server.engine.matcher import Matcher
 
@@ -142,11 +143,29 @@ class ConstrainedSlot:
         return self._ahead.num_legal.result() if self._ahead and self._ahead.num_legal.done() else 0
 
     def look_ahead(self, drafts: tuple[int, ...]) -> "Ahead":
-        """Tokens are drafted behind the last one: begin to compute what may come behind each."""
-        self._ahead = Ahead(drafts, self._masks.shape[1])
-        self._ahead.job.work = partial(self._go_along, self._ahead)
-        self._start(self._ahead.job)
+        """Tokens are drafted behind the last one: begin to compute what may come behind each, or go on with that."""
+        if self._ahead is not None and self._ahead.begins_with(drafts):
+            # Each was guessed under a mask.
+            self._ahead.tell_legal(len(drafts))
+            return self._ahead
+        self._ahead = Ahead(drafts, len(drafts), self._masks.shape[1])
+        self._start(self._ahead.add(partial(self._go_along, self._ahead)))
         return self._ahead
+
+    def guess(self, most: int) -> "Ahead":
+        """Up to so many tokens are guessed behind the last one, each of which `go_on` is told."""
+        self._ahead = Ahead((), most, self._masks.shape[1])
+        return self._ahead
+
+    def go_on(self, token_id: int) -> bool:
+        """A token was guessed: begin to compute what may come behind it. False: nothing may."""
+        assert self._ahead is not None, "guesses were begun"
+        if token_id in self._end_ids:
+            return False
+        number = len(self._ahead.drafts)
+        self._ahead.drafts += (token_id,)
+        self._start(self._ahead.add(partial(self._follow, self._ahead, number)))
+        return True
 
     def choose(self) -> None:
         """Its mask was used to choose a token. The next mask is not there until the token is told."""
@@ -159,7 +178,7 @@ class ConstrainedSlot:
         self._num_steps_due = max(0, self._num_steps_due - 1)
         if self._ahead is not None:
             self._ahead.num_wanted = 0
-            if self._ahead.job.cost_s() > _LONG_S * (1 + len(self._ahead.drafts)):
+            if self._ahead.cost_s() > _LONG_S * (1 + len(self._ahead.drafts)):
                 self._num_steps_due = _IN_TIME_AGAIN
             self._ahead = None
         self._job = Job(lambda _apart: "")
@@ -219,26 +238,41 @@ class ConstrainedSlot:
     def _go_along(self, ahead: "Ahead", _apart: LowPriority | None) -> str:
         """Take in drafts as long as they are legal and wanted, with a mask behind each."""
         try:
-            if self._matcher is not None and not self.is_retired and not self._matcher.error():
+            if self._can_go_along(self._matcher):
                 self._advance(self._go_back([]), ahead)
         finally:
             ahead.tell_legal(0)
         return ""
 
+    def _follow(self, ahead: "Ahead", number: int, _apart: LowPriority | None) -> str:
+        """Take in the guess of this number, with a mask behind it, if those before it were taken in."""
+        if ahead.num_masks == number < ahead.num_wanted and self._can_go_along(self._matcher):
+            matcher = self._go_back(list(ahead.drafts[:number]))
+            if matcher.num_legal([ahead.drafts[number]]):
+                self._take_in(matcher, ahead, number)
+        return ""
+
+    def _can_go_along(self, matcher: Matcher | None) -> bool:
+        return matcher is not None and not self.is_retired and not matcher.error()
+
     def _advance(self, matcher: Matcher, ahead: "Ahead") -> None:
         until_end = next((i for i, it in enumerate(ahead.drafts) if it in self._end_ids), len(ahead.drafts))
         num_legal = matcher.num_legal(ahead.drafts[:until_end])
         ahead.tell_legal(num_legal)
-        for number, token_id in enumerate(ahead.drafts[:num_legal]):
-            if number >= ahead.num_wanted or self.is_retired:
+        for number in range(num_legal):
+            if number >= ahead.num_wanted or self.is_retired or not self._take_in(matcher, ahead, number):
                 return
-            matcher.consume(token_id, None)
-            self._num_ahead += 1
-            matcher.fill(ahead.masks[number : number + 1], None)
-            if matcher.error():
-                self._is_broken = self._is_spoilt = True
-                return
-            ahead.num_masks = number + 1
+
+    def _take_in(self, matcher: Matcher, ahead: "Ahead", number: int) -> bool:
+        """Take in a draft and compute the mask behind it; False where that went wrong."""
+        matcher.consume(ahead.drafts[number], None)
+        self._num_ahead += 1
+        matcher.fill(ahead.masks[number : number + 1], None)
+        if matcher.error():
+            self._is_broken = self._is_spoilt = True
+            return False
+        ahead.num_masks = number + 1
+        return True
 
     def _go_back(self, kept: list[int]) -> Matcher:
         """Take back the drafts that the matcher has taken in, but for the first ones, which are these."""
@@ -265,16 +299,35 @@ class ConstrainedSlot:
 class Ahead:
     """Drafts, and what is found out along them."""
 
-    def __init__(self, drafts: tuple[int, ...], width: int) -> None:
+    def __init__(self, drafts: tuple[int, ...], most: int, width: int) -> None:
+        """`most`: how many there may be, if more are guessed."""
         self.drafts = drafts
-        self.job = Job(lambda _apart: "")
-        # What may come behind each draft, as far as `num_masks`. [len(drafts), width] int32.
-        self.masks = torch.empty(len(drafts), width, dtype=torch.int32)
+        self._jobs: list[Job] = []
+        # What may come behind each draft, as far as `num_masks`. [most, width] int32.
+        self.masks = torch.empty(most, width, dtype=torch.int32)
         self.num_masks = 0
         # Drafts that the step computes: the others need no masks.
-        self.num_wanted = len(drafts)
+        self.num_wanted = most
         # How many are legal.
         self.num_legal: Future[int] = Future()
+
+    def add(self, work: Work) -> Job:
+        """A job along the drafts."""
+        self._jobs.append(Job(work))
+        return self._jobs[-1]
+
+    @property
+    def last(self) -> Future[str] | None:
+        """Done when all of it is; None: nothing is to be computed."""
+        return self._jobs[-1].done if self._jobs else None
+
+    def cost_s(self) -> float:
+        """Processor time of all of it so far."""
+        return sum(job.cost_s() for job in self._jobs)
+
+    def begins_with(self, drafts: tuple[int, ...]) -> bool:
+        """Whether these are the first ones of what was guessed."""
+        return not self.num_legal.done() and self.drafts[: len(drafts)] == drafts
 
     def tell_legal(self, count: int) -> None:
         """How many are legal, if that was not told."""

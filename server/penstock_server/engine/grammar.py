@@ -139,6 +139,10 @@ class Grammars:
         willing = self._least(constrained, lambda slot: slot.may_draft, gather)
         return set(slots) - {slot for slot, number in zip(constrained, willing, strict=True) if not number}
 
+    def constrained(self, slots: Iterable[int]) -> dict[int, ConstrainedSlot]:
+        """Those of these slots that have a grammar."""
+        return {slot: self._slots[slot] for slot in slots if slot in self._slots}
+
     def legal(self, drafts: Drafts, gather: Gather) -> Drafts:
         """As many of the drafts as are known to be legal; the masks behind them are begun."""
         constrained = [slot for slot, token_ids in drafts.items() if token_ids and slot in self._slots]
@@ -269,8 +273,8 @@ class PendingMasks:
 
     def _jobs(self, of_waited_for: bool = False) -> list[Future[str]]:
         slots = [slot for slot in self._slots.values() if slot.is_waited_for or not of_waited_for]
-        aheads = [slot.ahead.job.done for slot in slots if slot.ahead is not None]
-        return [slot.job.done for slot in slots] + aheads
+        aheads = [slot.ahead.last for slot in slots if slot.ahead is not None]
+        return [slot.job.done for slot in slots] + [job for job in aheads if job is not None]
 
     def _bits(self, states: list[MaskState], void: set[int]) -> torch.Tensor:
         """A copy: the next job of a slot writes into the place of its mask."""
@@ -284,6 +288,11 @@ class PendingMasks:
                 # The token of a row that is late or failed is not used, but one must be found.
                 bits[number] = -1
         return bits
+
+
+def wait_with_drafts(jobs: Iterable[Future[str]]) -> None:
+    """Wait as long as a step does for what is computed along its drafts."""
+    wait(jobs, _PATIENCE_WITH_DRAFTS_S)
 
 
 def _agreed(slots: Iterable[ConstrainedSlot], gather: Gather) -> list[MaskState]:

@@ -19,11 +19,12 @@ from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.draft_plane import DraftPlane
 from penstock_server.engine.graphed_drafter import GraphedDrafter
 from penstock_server.engine.guessed import agreed, fitted, handed_out
+from penstock_server.engine.guided import Guided
 from penstock_server.engine.kept_states import KeptStates, Run
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.recorded_passes import RecordedPasses, Wanted
 from penstock_server.engine.recordings import can_record
-from penstock_server.engine.sampling import ADJUSTING, choose
+from penstock_server.engine.sampling import ADJUSTING
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import Step
@@ -68,6 +69,7 @@ class HeadDrafter(GraphedDrafter):
         self._group = group
         self._staging = Staging(slots, ahead=1)
         self._longest = 1 if slots.device.type == "cuda" else _LONGEST_FIRST
+        self._guided = Guided(slots, group)
         self._pact = StepPact(group, slots.device, _report)
         self._recorded = (
             RecordedPasses(head, cache, slots) if can_record(slots.device) and head.capturable else None
@@ -164,15 +166,17 @@ class HeadDrafter(GraphedDrafter):
         spans = [self._begun(slot, run) for slot, run in runs.items()]
         features = reduce(or_, (states[slot].features for slot in slots))
         wanted = [Wanted(slot, states[slot].length, runs[slot], numbers[slot]) for slot in slots]
-        if self._recorded is not None and not features & ADJUSTING and self._recorded.takes(wanted):
+        is_plain = not (self._guided.begin(numbers) or features & ADJUSTING)
+        if self._recorded is not None and is_plain and self._recorded.takes(wanted):
             return self._guess_recorded(self._recorded, wanted, bool(features))
         lengths = {slot: states[slot].length for slot in slots}
         given, passes = torch.cat([run.states for run in runs.values()]), []
         try:
-            for done in range(max(numbers.values())):
+            while slots:
                 guess = self._pass(spans, given)
                 passes.append((slots, guess.ids))
-                rows = [row for row, slot in enumerate(slots) if numbers[slot] > done + 1]
+                going = (numbers[slot] > len(passes) and self._guided.goes_on(slot) for slot in slots)
+                rows = [row for row, goes_on in enumerate(going) if goes_on]
                 slots, given = self._going_on(slots, rows, guess.given)
                 spans = [Span(slot, states[slot].length - 2, 1) for slot in slots]
         finally:
@@ -180,7 +184,7 @@ class HeadDrafter(GraphedDrafter):
                 states[slot].length = length
         self._done(runs)
         owners = [slot for slots, _ids in passes for slot in slots]
-        return agreed(owners, [ids for _slots, ids in passes], self._group)
+        return self._guided.cut(agreed(owners, [ids for _slots, ids in passes], self._group))
 
     def _guess_recorded(self, recorded: RecordedPasses, wanted: list[Wanted], draws: bool) -> Drafts:
         """As `_guess`, where no slot asks for more than a draw."""
@@ -209,9 +213,8 @@ class HeadDrafter(GraphedDrafter):
         if rows is not None:
             hidden, logits = hidden[rows], None if logits is None else logits[rows]
         logits = self.head.logits(hidden) if logits is None else logits
-        tokens, sampling = self._slots.rows.tokens, step.sampling
-        ids = choose(fitted(logits, self._slots.limits.vocab_size), sampling, tokens)
-        tokens.index_put_((sampling.slots, sampling.lengths), ids.int())
+        slots = [span.slot for span in spans]
+        ids = self._guided.choose(slots, fitted(logits, self._slots.limits.vocab_size), step.sampling)
         for span in spans:
             self._slots.states[span.slot].length += 1
         return _Guess(ids, self.head.following(hidden))

@@ -14,6 +14,7 @@ import torch
 
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.guessed import agreed, handed_out
+from penstock_server.engine.guided import Guided
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.recorded_heads import RecordedHeads
 from penstock_server.engine.recordings import can_record
@@ -43,6 +44,7 @@ class MedusaDrafter(Drafter):
         self._slots = slots
         self._group = group
         self._staging = Staging(slots)
+        self._guided = Guided(slots, group)
         self._recorded = RecordedHeads(heads, slots) if can_record(slots.device) else None
         self._runs: dict[int, _Run] = {}
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
@@ -92,24 +94,23 @@ class MedusaDrafter(Drafter):
     def _guess(self, slots: list[int], states: list[torch.Tensor], most: int) -> Drafts:
         """So many tokens for each slot. `states`: [hidden_size] each."""
         features = reduce(or_, (self._slots.states[slot].features for slot in slots))
-        if self._recorded is None or features & ADJUSTING:
-            return self._guess_freely(slots, torch.stack(states), most)
+        # What is guessed may depend on the guesses before it.
+        is_chain = self._guided.begin(dict.fromkeys(slots, most)) or bool(features & ADJUSTING)
+        if self._recorded is None or is_chain:
+            return self._guess_freely(slots, torch.stack(states), most, is_chain)
         lengths = [self._slots.states[slot].length for slot in slots]
         found = self._recorded.guess(slots, lengths, states, most, bool(features))
         return handed_out([slot for slot in slots for _ in range(most)], found, self._group)
 
-    def _guess_freely(self, slots: list[int], states: torch.Tensor, most: int) -> Drafts:
+    def _guess_freely(self, slots: list[int], states: torch.Tensor, most: int, is_chain: bool) -> Drafts:
         """As `_guess`, op by op, whatever the slots ask for. `states`: [num_slots, hidden_size]."""
         spans = [Span(slot, self._slots.states[slot].length - 1, most, (0,) * (most - 1)) for slot in slots]
         sampling = self._staging.sampling_behind(spans)
-        tokens, adjusts = self._slots.rows.tokens, bool(sampling.features & ADJUSTING)
-        if not adjusts:
-            ids = choose(self.heads(states, 0, most).flatten(0, 1), sampling, tokens)
+        if not is_chain:
+            ids = choose(self.heads(states, 0, most).flatten(0, 1), sampling, self._slots.rows.tokens)
             return agreed([slot for slot in slots for _ in range(most)], [ids], self._group)
-        # What is drafted may depend on the drafts before it.
         found = []
         for head in range(most):
             part = sampling.part(range(head, len(slots) * most, most))
-            found.append(choose(self.heads(states, head, 1).squeeze(1), part, tokens))
-            tokens.index_put_((part.slots, part.lengths), found[-1].int())
-        return agreed(slots * most, found, self._group)
+            found.append(self._guided.choose(slots, self.heads(states, head, 1).squeeze(1), part))
+        return self._guided.cut(agreed(slots * most, found, self._group))

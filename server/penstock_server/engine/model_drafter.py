@@ -15,8 +15,8 @@ from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.draft_plane import DraftPlane
 from penstock_server.engine.graphed_drafter import GraphedDrafter
 from penstock_server.engine.guessed import agreed, fitted
+from penstock_server.engine.guided import Guided
 from penstock_server.engine.plan import Drafts, Plan, Span
-from penstock_server.engine.sampling import choose
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import Step
@@ -50,6 +50,7 @@ class ModelDrafter(GraphedDrafter):
         self._staging = Staging(slots)
         # Most positions of a slot in the pass that drafts the first token.
         self._first_pass = 1 if slots.device.type == "cuda" else _FIRST_PASS
+        self._guided = Guided(slots, group)
         self._pact = StepPact(group, slots.device, _report)
         # Of slots with drafts of which it is not known whether they are right: their lengths, and how many these are.
         self._open: dict[int, tuple[int, int]] = {}
@@ -105,20 +106,26 @@ class ModelDrafter(GraphedDrafter):
         """So many tokens for each slot, which has them in its row."""
         states = self._slots.states
         lengths = {slot: states[slot].length for slot in numbers}
-        passes = []
+        passes: list[tuple[list[int], torch.Tensor]] = []
+        self._guided.begin(numbers)
         try:
-            for done in range(max(numbers.values(), default=0)):
-                slots = [slot for slot, number in numbers.items() if number > done]
-                lens = [self._num_unknown(slot) if done == 0 else 1 for slot in slots]
+            while slots := self._going_on(numbers, len(passes)):
+                lens = [1 if passes else self._num_unknown(slot) for slot in slots]
                 passes.append((slots, self._next_tokens(slots, lens)))
         finally:
             for slot, length in lengths.items():
                 states[slot].length = length
+        owners = [slot for slots, _ids in passes for slot in slots]
+        drafts = self._guided.cut(agreed(owners, [ids for _slots, ids in passes], self._group))
         for slot, length in lengths.items():
             self.plane.fill(slot, length)
-            self._open[slot] = length, numbers[slot]
-        owners = [slot for slots, _ids in passes for slot in slots]
-        return agreed(owners, [ids for _slots, ids in passes], self._group)
+            if drafts[slot]:
+                self._open[slot] = length, numbers[slot]
+        return drafts
+
+    def _going_on(self, numbers: Mapping[int, int], done: int) -> list[int]:
+        """The slots with more guesses than these."""
+        return [slot for slot, number in numbers.items() if number > done and self._guided.goes_on(slot)]
 
     def _next_tokens(self, slots: list[int], lens: list[int]) -> torch.Tensor:
         """The token that follows in each slot, which becomes its last one; `lens`: its last positions to compute."""
@@ -128,9 +135,7 @@ class ModelDrafter(GraphedDrafter):
         ]
         step, hidden = self._compute(spans, self._first_pass)
         logits = self._logits(step, hidden)
-        tokens, sampling = self._slots.rows.tokens, step.sampling
-        ids = choose(fitted(logits, self._slots.limits.vocab_size), sampling, tokens)
-        tokens.index_put_((sampling.slots, sampling.lengths), ids.int())
+        ids = self._guided.choose(slots, fitted(logits, self._slots.limits.vocab_size), step.sampling)
         for slot in slots:
             states[slot].length += 1
         return ids

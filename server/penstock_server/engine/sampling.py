@@ -141,9 +141,11 @@ def _choose_plain(logits: torch.Tensor, inputs: SamplingInput, decodes: Decodes,
     return Chosen(found.token_ids, found.chosen, found.finite)
 
 
-def choose(logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> torch.Tensor:
+def choose(
+    logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None = None
+) -> torch.Tensor:
     """As `sample`, only the tokens, [num_rows]."""
-    return _choose(_adjust(logits, inputs, tokens, None), inputs)
+    return _choose(_adjust(logits, inputs, tokens, masks), inputs)
 
 
 def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored:
