@@ -256,6 +256,6 @@ def test_min_new_tokens_holds_back_the_suppressed_ids(engine: Engine) -> None:
 
 
 def test_an_unsupported_grammar_is_reported(engine: Engine) -> None:
-    engine.slots.grammars.available = False
+    engine.slots.grammars.matchers.available = False
     outcome = run(engine, admitted=[replace(GOOD, grammar=Grammar("regex", "a+"))], spans=[Span(0, 0, 6)])
     assert [(error.slot, error.code) for error in outcome.errors] == [(0, ErrorCode.GRAMMAR)]
