@@ -79,6 +79,14 @@ def test_tokens_without_a_row_are_not_there(tmp_path: Path) -> None:
     assert (found.known, found.equal, found.read) == ([1], [0], {0: 0, 1: 0})
 
 
+def test_what_is_no_token_is_left_out(tmp_path: Path) -> None:
+    model = write(tmp_path / "model", {"a": 0, "b": 1, "\ud800": 2, "c": -4})
+    added = [{"id": -1, "content": "b"}, {"id": 3}, {"content": "a"}, None, {"id": "4", "content": "b"}]
+    draft = write(tmp_path / "draft", listed("b", "\ud800", "a"), added_tokens=added)
+    found = map_tokens(model, draft, 3)
+    assert dict(zip(found.known, found.equal, strict=True)) == {0: 2, 1: 0, 2: 1}
+
+
 @pytest.mark.parametrize(
     ("vocabulary", "kind", "message"),
     [

@@ -53,7 +53,7 @@ def map_tokens(model: Path, draft: Path, num_draft: int) -> TokenMap:
         equal = numbers.get(token.meaning)
         if equal is not None:
             known.setdefault(equal, number)
-    if 2 * len(known) < min(len(theirs), len(mine)):
+    if not known or 2 * len(known) < min(len(theirs), len(mine)):
         raise StartError(
             f"{draft} has {len(mine)} tokens, {model} {len(theirs)}, and only {len(known)} are in both; use a draft "
             "model whose vocabulary has more in common with that of the model"
@@ -94,16 +94,16 @@ def _tokens(file: Path) -> dict[int, _Token]:
         )
     is_from_bytes = "ByteLevel" in {*_kinds(raw.get("decoder")), *_kinds(raw.get("pre_tokenizer"))}
     spell = _from_bytes if is_from_bytes else _from_pieces
-    found = {number: spell(text) for number, text in texts.items()}
+    found = {number: spell(text) for number, text in texts.items() if number >= 0}
     for entry in filter(_is_token, _listed(raw.get("added_tokens"))):
-        found[entry["id"]] = _Token(entry["content"].encode(), is_special=bool(entry.get("special")))
+        found[entry["id"]] = _Token(_encoded(entry["content"]), is_special=bool(entry.get("special")))
     return found
 
 
 def _is_token(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict) and isinstance(entry.get("id"), int) and isinstance(entry.get("content"), str)
-    )
+    if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+        return False
+    return isinstance(entry.get("id"), int) and entry["id"] >= 0
 
 
 def _listed(part: Any) -> list[Any]:
@@ -122,13 +122,18 @@ def _from_pieces(text: str) -> _Token:
     byte = _BYTE.fullmatch(text)
     if byte is not None:
         return _Token(bytes.fromhex(byte[1]), is_byte=True)
-    return _Token(text.replace(_SPACE, " ").encode())
+    return _Token(_encoded(text.replace(_SPACE, " ")))
 
 
 def _from_bytes(text: str) -> _Token:
     written = [_WRITTEN.get(character) for character in text]
     known = [byte for byte in written if byte is not None]
-    return _Token(bytes(known) if len(known) == len(text) else text.encode())
+    return _Token(bytes(known) if len(known) == len(text) else _encoded(text))
+
+
+def _encoded(text: str) -> bytes:
+    """In UTF-8, with halves of pairs, which JSON can write, as they are."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _written() -> dict[str, int]:

@@ -25,7 +25,7 @@ class TranslatedModel:
         read = [tokens.read.get(number, tokens.unknown) for number in range(vocab_size)]
         pairs = [pair for pair in zip(tokens.known, tokens.equal, strict=True) if pair[0] < vocab_size]
         self._read = to_device(read, torch.int64, device)
-        self._known, self._equal = to_device(list(zip(*pairs, strict=True)), torch.int64, device)
+        self._known, self._equal = to_device(pairs, torch.int64, device).view(-1, 2).T.contiguous()
 
     @property
     def capturable(self) -> bool:
