@@ -20,7 +20,7 @@ from penstock_kernels.base import adapter_table
 from penstock_kernels.base.adapter_table import NUM_WORDS
 from penstock_server.base.config import CudaConfig, GroupConfig
 from penstock_server.engine.constrained_slot import ConstrainedSlot
-from penstock_server.engine.plan import Grammar
+from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.step_clock import StepClock
 from penstock_server.load import cuda_memory, load_engine, sizes
@@ -68,6 +68,19 @@ def test_no_step_waits_for_the_device(saved_model: Callable[..., Any], gpu: Fake
         engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16")
         Driver(execute_on(engine)).run(sequences(KINDS[:3]), seed=3)
     assert gpu.ops.num_launches > 100
+    gpu.check_variants()
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_mamba"])
+def test_a_snapshot_waits_for_nothing(saved_model: Callable[..., Any], gpu: FakeGpu, name: str) -> None:
+    """Nor is its copy compiled when it is made."""
+    folder = saved_model(**family_models.CASES[name]).folder
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16", num_snapshots=2)
+        first = Admit(0, [5] * 8, 8, [0, 1, 2], SamplingParams())
+        other = Admit(1, [5] * 8, 8, [0, 3, 4], SamplingParams(), snapshot=1)
+        engine.launch(Plan(1, 1, admitted=[first], spans=[Span(0, 0, 4)], snapshots={0: 1})).resolve()
+        engine.launch(Plan(1, 2, admitted=[other], spans=[Span(1, 4, 4)])).resolve()
     gpu.check_variants()
 
 

@@ -15,7 +15,7 @@ from penstock_server.base.errors import ErrorCode, StartError
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import Outcome, SlotError
-from penstock_server.engine.plan import Plan
+from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.rehearsal import Rehearsal
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.warm_up import plans, scenes_of_kernels
@@ -144,6 +144,20 @@ def test_latents_and_states_need_no_new_variant(saved_model: Callable[..., Any],
         assert KEPT_OTHERWISE[case] in {variant.kernel for variant in seen}
         with nothing_new(seen):
             serve(engine)
+
+
+@pytest.mark.parametrize("case", ["mamba2", "falcon_h1", "lfm2"])
+def test_snapshots_need_no_new_variant(saved_model: Callable[..., Any], case: str) -> None:
+    """Also where no layer has keys and values, of which blocks could be copied."""
+    folder, prompt = saved_model(**CASES[case]).folder, [5] * 8
+    with recording_only() as seen:
+        engine = warm_engine(folder, num_snapshots=2)
+        execute = execute_on(engine)
+        with nothing_new(seen):
+            first = Admit(0, prompt, 8, [0, 1, 2], SamplingParams())
+            assert not execute(Plan(1, 1, admitted=[first], spans=[Span(0, 0, 4)], snapshots={0: 1})).errors
+            other = Admit(1, prompt, 8, [0, 3, 4], SamplingParams(), snapshot=1)
+            assert not execute(Plan(1, 2, admitted=[other], spans=[Span(1, 4, 4)])).errors
 
 
 @pytest.mark.parametrize("options", SETTINGS, ids=str)

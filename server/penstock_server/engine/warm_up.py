@@ -69,7 +69,10 @@ def plans(scene: Scene, limits: Limits) -> list[Plan]:
             decodes.append(Span(slot, length, 1))
     # Of a block that nobody has, onto itself.
     copied = [first_block] if limits.num_blocks > first_block else []
-    first = Plan(0, 1, admitted=admitted, copied_from=copied, copied_to=copied, spans=prompts)
+    snapshots = {0: 0} if limits.num_snapshots else {}
+    first = Plan(
+        0, 1, admitted=admitted, copied_from=copied, copied_to=copied, spans=prompts, snapshots=snapshots
+    )
     open_drafts = {span.slot: scene.num_drafts for span in decodes if scene.num_drafts}
     return [first, Plan(0, 2, spans=decodes, open_drafts=open_drafts)] if decodes else [first]
 

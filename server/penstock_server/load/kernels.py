@@ -9,6 +9,7 @@ from penstock_server.engine.rehearsal import Rehearsal
 from penstock_server.engine.warm_up import blocks_needed
 from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.load.loaded import Loaded
+from penstock_server.load.sizes import wanted_snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,8 @@ def compile_kernels(loaded: Loaded, limits: Limits, sizes: GraphSizes) -> None:
 
     begun = time.perf_counter()
     num_blocks = min(blocks_needed(limits), limits.num_slots * limits.max_blocks)
-    engine = loaded.engine(replace(limits, num_blocks=num_blocks), sizes)
+    num_snapshots = min(wanted_snapshots(loaded), 1)
+    engine = loaded.engine(replace(limits, num_blocks=num_blocks, num_snapshots=num_snapshots), sizes)
     with compiling_only() as compiled:
         Rehearsal(engine).compile()
     logger.info(

@@ -84,7 +84,7 @@ def choose_limits(loaded: Loaded, graph_sizes: GraphSizes) -> Limits:
     """The limits of this shard, the same on all ranks; raises StartError where what was asked for does not fit."""
     cache, facts = loaded.config.cache, loaded.model.facts
     limits = wanted_limits(loaded)
-    most = _wanted_snapshots(loaded)
+    most = wanted_snapshots(loaded)
     if cache.num_blocks is not None:
         limits = replace(limits, num_snapshots=_beside_blocks(most, loaded, limits, graph_sizes))
     else:
@@ -103,7 +103,7 @@ def choose_limits(loaded: Loaded, graph_sizes: GraphSizes) -> Limits:
     return _fitting(limits, facts, cache.max_sequence_len is not None)
 
 
-def _wanted_snapshots(loaded: Loaded) -> int:
+def wanted_snapshots(loaded: Loaded) -> int:
     """As many as were asked for, or one at the end of each prompt that runs, and one in its output."""
     cache, shape = loaded.config.cache, loaded.model.state_shape
     if shape is None or isinstance(shape, KeptShape):
