@@ -8,12 +8,14 @@ mod environment;
 mod flags_page;
 mod hardware;
 mod last_error;
+mod nodes;
 mod parent_pipe;
 mod places;
 mod plan;
 mod ports;
 mod preflight;
 mod process;
+mod processes;
 mod report;
 mod resolve;
 mod runner;
@@ -28,19 +30,22 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use penstock_router::http::auth::{ApiKeyError, ApiKeys};
 use penstock_router::http::server::tls::TlsError;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::args::{Args, CheckArgs, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
 use crate::hardware::Hardware;
+use crate::nodes::{Hub, ListenError, Member, NodeSettings, NodesError};
 use crate::parent_pipe::ParentPipe;
 use crate::places::{find_in_own_folder, find_python, make_run_dir, with_keys_in_a_file};
-use crate::plan::{DEMO_MODEL, Places, Plan, PlanError, contradiction};
+use crate::plan::{DEMO_MODEL, Places, Plan, PlanError, contradiction, shards_here};
 use crate::ports::{PortTaken, Ports};
 use crate::preflight::{CheckFailed, check_files};
+use crate::processes::Processes;
 use crate::report::Reporter;
 use crate::resolve::{ModelSource, ResolveFailed, resolve};
 use crate::runner::{Runner, Signals, StopSignals};
-use crate::supervisor::{Ending, Supervisor, Timeouts};
+use crate::supervisor::{Ending, Event, Supervisor, Timeouts};
 use crate::tgi::NotSupported;
 
 // One thread: a parent-death signal is sent when the thread that forked ends, and the main thread ends last.
@@ -116,10 +121,12 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     for warning in args.tgi.warnings()? {
         console.warn(&warning);
     }
-    let ports = Ports::reserve(&args.router)?;
+    let is_member = args.nodes.node_rank > 0;
+    let ports = if is_member { Ports::none() } else { Ports::reserve(&args.router)? };
     if let Some(error) = contradiction(args) {
         return Err(error.into());
     }
+    let nodes = NodeSettings::new(args, shards_here(args, &hardware)?)?;
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     // Wrong TLS files are reported before the model is loaded, not after.
     args.router.listen.tls_files().map(|files| files.acceptor()).transpose()?;
@@ -127,15 +134,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let mut reporter = Reporter::new(console.clone(), name, args.router.listen.scheme(), launched);
 
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
-    let source = ModelSource {
-        model: args.model.model_id.as_deref(),
-        tokenizer: args.model.tokenizer.tokenizer.as_deref(),
-        draft: args.draft_model(),
-        heads: args.heads(),
-        adapters: &args.router.adapters.lora_adapters,
-        hub: &args.model.hub,
-        load_format: args.model.load_format,
-    };
+    let source = source_of(args);
     let model = tokio::select! {
         found = resolve(&python, &source, &parent_pipe, console) => found?,
         () = signals.stop.recv() => return Ok(Ending::Stopped),
@@ -151,17 +150,62 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let places = Places { python, router, run_dir: run_path, model, parent_pipe_fd: parent_pipe.fd() };
     let args = &with_keys_in_a_file(args, &keys, run_dir.path())?;
     let plan = Plan::new(args, &hardware, &places)?;
+    console.say(&format!("Loading the model on {}", plan.devices));
+    match nodes {
+        Some(nodes) if !nodes.is_master() => {
+            let (processes, events) = processes_of(plan, args, console);
+            let member = Member::new(nodes, processes, events, console.clone());
+            Ok(member.run(&mut signals.stop).await)
+        }
+        nodes => serve(Serving { args, plan, nodes, ports, console, reporter }, &mut signals).await,
+    }
+}
+
+/// What a launcher that has the router needs.
+struct Serving<'a> {
+    args: &'a Args,
+    plan: Plan,
+    nodes: Option<NodeSettings>,
+    ports: Ports,
+    console: &'a Console,
+    reporter: Reporter,
+}
+
+async fn serve(serving: Serving<'_>, signals: &mut Signals) -> anyhow::Result<Ending> {
+    let Serving { args, plan, nodes, ports, console, mut reporter } = serving;
     tokio::select! {
         checked = check_files(&plan.router, console) => checked?,
         () = signals.stop.recv() => return Ok(Ending::Stopped),
     }
-    console.say(&format!("Loading the model on {}", plan.devices));
-    let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
-    let (supervisor, first) = Supervisor::start(plan.size(), timeouts, args.process.restart_limit());
     reporter.set_replicas(plan.groups.len());
+    let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
+    let limit = args.process.restart_limit();
+    let (supervisor, first) = Supervisor::start(plan.size(), nodes.is_none(), timeouts, limit);
+    let (processes, events) = processes_of(plan, args, console);
+    let hub = match nodes {
+        Some(nodes) => Some(Hub::listen(nodes, console.clone(), processes.events()).await?),
+        None => None,
+    };
+    let runner = Runner::new(processes, events, hub, ports, reporter);
+    Ok(runner.run(supervisor, first, signals).await)
+}
+
+fn processes_of(plan: Plan, args: &Args, console: &Console) -> (Processes, UnboundedReceiver<Event>) {
+    let (events, received) = unbounded_channel();
     let step_timeout = Duration::from_secs(args.router.step_timeout);
-    let runner = Runner::new(plan, ports, step_timeout, console.clone(), reporter);
-    Ok(runner.run(supervisor, first, &mut signals).await)
+    (Processes::new(plan, step_timeout, console.clone(), events), received)
+}
+
+fn source_of(args: &Args) -> ModelSource<'_> {
+    ModelSource {
+        model: args.model.model_id.as_deref(),
+        tokenizer: args.model.tokenizer.tokenizer.as_deref(),
+        draft: args.draft_model(),
+        heads: args.heads(),
+        adapters: &args.router.adapters.lora_adapters,
+        hub: &args.model.hub,
+        load_format: args.model.load_format,
+    }
 }
 
 fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
@@ -185,6 +229,8 @@ fn is_wrong_usage(error: &anyhow::Error) -> bool {
         || error.is::<ApiKeyError>()
         || error.is::<TlsError>()
         || error.is::<NotSupported>()
+        || error.is::<NodesError>()
+        || error.is::<ListenError>()
 }
 
 fn print(text: &str) -> ExitCode {

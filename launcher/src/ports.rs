@@ -53,6 +53,11 @@ impl Ports {
         Ok(Self { http, grpc })
     }
 
+    /// Those of a machine that has no router.
+    pub fn none() -> Self {
+        Self { http: Http::Closed, grpc: None }
+    }
+
     /// Returns the listening socket as a router's stdin: in this way a process inherits it without unsafe code. Fails if
     /// the ports are closed.
     pub fn share_listener(&mut self) -> std::io::Result<Stdio> {

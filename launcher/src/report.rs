@@ -88,6 +88,10 @@ impl Reporter {
                 let shards = self.shards_of(group);
                 self.console.say(&format!("Ended {shards}, which was removed"));
             }
+            Report::AwaitingNodes => self.console.say("Waiting until all nodes are there (--nnodes)"),
+            Report::NodesMissing => self.fail(
+                "not all nodes of --nnodes joined in time; --startup-timeout allows more; so everything stops",
+            ),
             Report::NotReady(ids, consequence) => self.fail(&not_ready(&self.names(&ids), consequence)),
             Report::TooManyRestarts(part, count, window) => {
                 self.fail(&too_many(&self.part_name(part), count, window));

@@ -1,19 +1,18 @@
 //! The loop around the supervisor: turns signals, exits and timers into events, and carries out actions.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::console::Console;
-use crate::plan::{Plan, ProcessSpec, StartOptions};
+use crate::nodes::{Hub, Order};
+use crate::plan::StartOptions;
 use crate::ports::Ports;
-use crate::process::{self, Process, Starting};
+use crate::process::Process;
+use crate::processes::Processes;
 use crate::report::Reporter;
-use crate::supervisor::{Action, Ending, Event, Exit, ProcessId, Supervisor, Timer};
+use crate::supervisor::{Action, Ending, Event, ProcessId, Supervisor, Timer};
 
 /// Signals that the launcher handles.
 pub struct Signals {
@@ -59,14 +58,12 @@ impl StopSignals {
 
 /// The loop and its state.
 pub struct Runner {
-    plan: Plan,
+    processes: Processes,
+    /// The other machines, if there are any.
+    hub: Option<Hub>,
     ports: Ports,
-    step_timeout: Duration,
-    console: Console,
     reporter: Reporter,
-    events: mpsc::UnboundedSender<Event>,
     received: mpsc::UnboundedReceiver<Event>,
-    processes: BTreeMap<ProcessId, Process>,
     /// Settings of the next start of each process.
     next_starts: BTreeMap<ProcessId, StartOptions>,
     timers: BTreeMap<Timer, Instant>,
@@ -74,24 +71,20 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Creates the loop; no process is started yet.
+    /// Creates the loop; no process is started yet. `received`: the events of its processes.
     pub fn new(
-        plan: Plan,
+        processes: Processes,
+        received: mpsc::UnboundedReceiver<Event>,
+        hub: Option<Hub>,
         ports: Ports,
-        step_timeout: Duration,
-        console: Console,
         reporter: Reporter,
     ) -> Self {
-        let (events, received) = mpsc::unbounded_channel();
         Self {
-            plan,
+            processes,
+            hub,
             ports,
-            step_timeout,
-            console,
             reporter,
-            events,
             received,
-            processes: BTreeMap::new(),
             next_starts: BTreeMap::new(),
             timers: BTreeMap::new(),
             started: Instant::now(),
@@ -108,6 +101,9 @@ impl Runner {
         let mut ending = self.apply_all(first);
         loop {
             if let Some(ending) = ending {
+                if let Some(hub) = self.hub {
+                    hub.end(ending).await;
+                }
                 return ending;
             }
             let event = self.next_event(signals).await;
@@ -122,7 +118,7 @@ impl Runner {
             tokio::select! {
                 Some(event) = self.received.recv() => return event,
                 () = signals.stop.recv() => return Event::StopRequested,
-                _ = signals.state.recv() => self.for_process(ProcessId::Router, Process::log_state),
+                _ = signals.state.recv() => self.processes.each(ProcessId::Router, Process::log_state),
                 timer = elapse(next_timer) => {
                     self.timers.remove(&timer);
                     return Event::TimeUp(timer);
@@ -138,15 +134,15 @@ impl Runner {
     fn apply(&mut self, action: Action) -> Option<Ending> {
         match action {
             Action::Start(id) => self.start(id),
-            Action::Terminate(id) => self.for_process(id, Process::terminate),
-            Action::AbortRequests => self.for_process(ProcessId::Router, Process::abort_requests),
-            Action::Kill(id) => self.for_process(id, Process::kill),
+            Action::Terminate(id) => self.signal(id, Process::terminate, |rank| Order::Terminate { rank }),
+            Action::AbortRequests => self.processes.each(ProcessId::Router, Process::abort_requests),
+            Action::Kill(id) => self.signal(id, Process::kill, |rank| Order::Kill { rank }),
             Action::ClosePort => self.ports.close(),
             Action::SetTimer(timer, after) => drop(self.timers.insert(timer, deadline_in(after))),
             Action::ClearTimer(timer) => drop(self.timers.remove(&timer)),
             Action::Report(report) => {
                 let address =
-                    self.processes.get(&ProcessId::Router).and_then(|router| *router.address.borrow());
+                    self.processes.get(ProcessId::Router).and_then(|router| *router.address.borrow());
                 self.reporter.report(report, address);
             }
             Action::End(ending) => return Some(ending),
@@ -155,39 +151,39 @@ impl Runner {
     }
 
     fn start(&mut self, id: ProcessId) {
-        let options = self.next_starts.entry(id).or_default();
-        let spec = self.plan.spec(id, *options);
-        let folder = self.plan.rendezvous_dir(id, *options);
-        options.num_restarts += 1;
-        if let Err(error) = self.start_process(id, &spec, &folder) {
-            let status = format!("{} cannot be started: {error}", spec.program.display());
-            let exit = Exit { success: false, status, last_error: Vec::new() };
-            let _ = self.events.send(Event::Exited(id, exit));
+        let next = self.next_starts.entry(id).or_default();
+        let options = *next;
+        next.num_restarts += 1;
+        match (id, &self.hub) {
+            (ProcessId::Router, hub) => {
+                let elsewhere = hub.as_ref().map(Hub::router_flags).unwrap_or_default();
+                self.processes.start_router(options, self.ports.share_listener(), elsewhere);
+            }
+            (ProcessId::Shard { .. }, None) => self.processes.start_shard(id, options, Vec::new()),
+            (ProcessId::Shard { rank, .. }, Some(hub)) if hub.is_here(rank) => {
+                if rank == 0 {
+                    hub.begin(options);
+                }
+                self.processes.start_shard(id, options, hub.flags(options));
+            }
+            (ProcessId::Shard { rank, .. }, Some(hub)) => hub.start(rank, options),
         }
     }
 
-    fn start_process(&mut self, id: ProcessId, spec: &ProcessSpec, folder: &Path) -> std::io::Result<()> {
-        let stdin = match id {
-            ProcessId::Router => self.ports.share_listener()?,
-            ProcessId::Shard { .. } => {
-                std::fs::create_dir_all(folder)?;
-                Stdio::null()
+    /// Does one to a process of this machine, or has another machine do the other.
+    fn signal(&self, id: ProcessId, here: fn(&Process), elsewhere: fn(usize) -> Order) {
+        match (id, &self.hub) {
+            (ProcessId::Shard { rank, .. }, Some(hub)) if !hub.is_here(rank) => {
+                hub.order(rank, elsewhere(rank))
             }
-        };
-        let (step_timeout, console, events) = (self.step_timeout, &self.console, &self.events);
-        let process = process::start(Starting { id, spec, stdin, step_timeout, console, events })?;
-        self.processes.insert(id, process);
-        Ok(())
+            _ => self.processes.each(id, here),
+        }
     }
 
-    fn for_process(&self, id: ProcessId, act: impl Fn(&Process)) {
-        self.processes.get(&id).into_iter().for_each(act);
-    }
-
-    /// Forgets a process that ended: dropping it kills what it started. The size of its cache is kept for its next start.
+    /// The size of the cache of a process that ended is kept for its next start.
     fn remove_exited(&mut self, event: &Event) {
         let Event::Exited(id, _) = event else { return };
-        let Some(process) = self.processes.remove(id) else { return };
+        let Some(process) = self.processes.remove(*id) else { return };
         if let (Some(cache), Some(options)) = (*process.cache.borrow(), self.next_starts.get_mut(id)) {
             options.cache = Some(cache);
         }

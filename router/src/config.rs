@@ -13,6 +13,7 @@ use crate::block_events::options::BlockEventOptions;
 use crate::chat::template::TemplateOptions;
 use crate::engine::adapters::AdapterOptions;
 use crate::engine::replica_options::ReplicaOptions;
+use crate::engine::shard_address::ShardAddress;
 use crate::engine::speculation::SpeculationOptions;
 use crate::http::auth::ApiKey;
 use crate::http::server::limits::ConnectionLimits;
@@ -45,9 +46,9 @@ pub struct RouterConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokenizer_folder: Option<PathBuf>,
 
-    /// Unix sockets of the shards, rank 0 first
+    /// Unix sockets of the shards, rank 0 first; tcp:HOST:PORT for those on other machines
     #[arg(long, required_unless_present = "replica", num_args = 1..)]
-    pub shard_sockets: Vec<PathBuf>,
+    pub shard_sockets: Vec<ShardAddress>,
 
     /// Replicas that these shards are, the ranks of one after those of the other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -90,7 +91,7 @@ pub struct RouterConfig {
 
 impl RouterConfig {
     /// The sockets of each replica that is supervised with this router, rank 0 first.
-    pub fn own_replicas(&self) -> Vec<Vec<PathBuf>> {
+    pub fn own_replicas(&self) -> Vec<Vec<ShardAddress>> {
         let num_shards = self.shard_sockets.len() / self.num_replicas as usize;
         self.shard_sockets.chunks(num_shards.max(1)).map(<[_]>::to_vec).collect()
     }

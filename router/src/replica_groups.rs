@@ -8,6 +8,7 @@ use crate::admin::record::Recorded;
 use crate::config::RouterConfig;
 use crate::engine::replica_address::ReplicaAddress;
 use crate::engine::replica_secret::ReplicaSecretError;
+use crate::engine::shard_address::ShardAddress;
 use crate::engine::{ConnectOptions, Origin};
 
 /// Why that cannot be said.
@@ -38,22 +39,32 @@ pub(crate) fn to_connect(
     }
     let step_timeout = Duration::from_secs(config.options.step_timeout);
     let secret = config.options.replicas.secret()?;
-    let options = |number, address: &ReplicaAddress, is_supervised| ConnectOptions {
+    let options = |number, address: &ReplicaAddress| ConnectOptions {
         sockets: address.sockets(secret.as_ref()),
         step_timeout,
-        origin: Origin { number, address: address.to_string(), is_supervised },
+        origin: Origin { number, address: address.to_string(), is_supervised: false },
     };
-    let own = config.own_replicas().into_iter().map(ReplicaAddress::Unix);
+    let own_options = |(number, shards): (usize, Vec<ShardAddress>)| ConnectOptions {
+        sockets: shards.iter().map(|shard| shard.socket(secret.as_ref())).collect(),
+        step_timeout,
+        origin: Origin {
+            number: Some(number),
+            address: address_of(&shards),
+            is_supervised: config.supervised,
+        },
+    };
     let is_removed = |number: usize| recorded.is_some_and(|recorded| recorded.removed.contains(&number));
-    let own = own
-        .enumerate()
-        .filter(|(number, _)| !is_removed(*number))
-        .map(|(number, address)| options(Some(number), &address, config.supervised));
+    let own = config.own_replicas().into_iter().enumerate();
+    let own = own.filter(|(number, _)| !is_removed(*number)).map(own_options);
     let others: Vec<_> = match recorded {
-        Some(recorded) => {
-            recorded.others.iter().map(|it| options(Some(it.replica), &it.address, false)).collect()
-        }
-        None => config.options.replicas.replica.iter().map(|address| options(None, address, false)).collect(),
+        Some(recorded) => recorded.others.iter().map(|it| options(Some(it.replica), &it.address)).collect(),
+        None => config.options.replicas.replica.iter().map(|address| options(None, address)).collect(),
     };
     Ok(own.chain(others).collect())
+}
+
+/// For people.
+fn address_of(shards: &[ShardAddress]) -> String {
+    let shown: Vec<_> = shards.iter().map(ShardAddress::to_string).collect();
+    format!("unix:{}", shown.join(":"))
 }

@@ -190,6 +190,14 @@ def test_a_cache_smaller_than_the_model_s_longest_sequence_lowers_it(folder: Pat
     [
         (["--rank", "2", "--world-size", "2"], "--rank 2 must be below --world-size 2"),
         (["--world-size", "2"], "--rendezvous-dir"),
+        (["--rendezvous", "tcp:127.0.0.1:1"], "--rendezvous needs --secret-file"),
+        (["--rendezvous", "tcp:name:1"], "'tcp:name:1' is no tcp:ADDRESS:PORT"),
+        (["--ranks-per-node", "2"], "--ranks-per-node has no effect without --rendezvous"),
+        (
+            ["--rendezvous=tcp:127.0.0.1:1", "--secret-file=/s", "--world-size=3", "--ranks-per-node=2"],
+            "--ranks-per-node 2 does not divide --world-size 3",
+        ),
+        (["--rendezvous=tcp:127.0.0.1:1", "--secret-file=/none", "--world-size=2"], "/none cannot be read"),
         (["--num-slots", "0"], "--num-slots"),
         (["--uds-path", "/" + "x" * 120], "107 bytes"),
         (["--unknown"], "--unknown"),

@@ -3,10 +3,12 @@
 
 mod choices;
 mod model;
+mod nodes;
 mod parse;
 mod process;
 mod rope;
 mod shards;
+mod stand_ins;
 mod task;
 mod tokenizer;
 
@@ -18,6 +20,7 @@ use tracing::level_filters::LevelFilter;
 
 pub use choices::{Device, LoadFormat, name_of};
 pub use model::{HubArgs, ModelArgs};
+pub use nodes::NodeArgs;
 pub use parse::{is_boolean, without_variables};
 pub use process::ProcessArgs;
 pub use shards::ShardArgs;
@@ -48,6 +51,10 @@ pub struct Args {
     /// How it is computed
     #[command(flatten, next_help_heading = "Shards")]
     pub shards: ShardArgs,
+
+    /// On which machines it is computed
+    #[command(flatten, next_help_heading = "Nodes")]
+    pub nodes: NodeArgs,
 
     /// How it is reached
     #[command(flatten, next_help_heading = "Server and limits")]

@@ -1,5 +1,5 @@
 //! Reads the command line and the environment. A flag wins over its variable, and that over the variables that stand for
-//! it: those of TGI's former names and of hosting services, and RUST_LOG.
+//! it: those of TGI's former names, of hosting services and of what starts several nodes, and RUST_LOG.
 
 use std::ffi::OsString;
 
@@ -9,6 +9,7 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use penstock_router::base::boolean::boolean;
 use penstock_router::observe::log_level::LogLevel;
 
+use super::stand_ins::stand_ins;
 use super::{Args, Task};
 use crate::tgi::{renamed_variables, storage_folder};
 
@@ -34,7 +35,7 @@ impl Args {
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, clap::Error> {
         let command = Self::command().mut_args(|arg| without_empty_variable(arg, &variable));
-        let renamed = renamed_variables(&variable);
+        let renamed = [renamed_variables(&variable), stand_ins(&variable)].concat();
         let matches = command.try_get_matches_from([vec![program], renamed, arguments].concat())?;
         let mut args = Self::from_arg_matches(&matches)?;
         args.router.listen.ignore_machine_name(&matches);

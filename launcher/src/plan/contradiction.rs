@@ -26,6 +26,16 @@ pub enum PlanError {
         "--max-input-tokens {input} must be less than --max-total-tokens {total}, which leaves room for the output"
     )]
     InputTooLong { input: u32, total: u32 },
+    #[error("--node-rank {node} must be below --nnodes {count}")]
+    NodeRankTooHigh { node: u32, count: u32 },
+    #[error("--nnodes {count} needs --master-addr, the address of node 0 in the network of the nodes")]
+    NoMasterAddress { count: u32 },
+    #[error(
+        "--nnodes {count} needs --replica-secret-file, the same on all nodes: they prove to each other that they know it"
+    )]
+    NoSecretForNodes { count: u32 },
+    #[error("--num-replicas {replicas} and --nnodes {count} exclude each other; drop one of the two")]
+    ReplicasOverNodes { replicas: u32, count: u32 },
     #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
     SocketPathTooLong(PathBuf),
     #[error("--speculation draft needs --draft-model, a small model; add it or use --speculation ngram")]
@@ -37,6 +47,7 @@ pub enum PlanError {
 /// What contradicts itself on every machine and for every model.
 pub fn contradiction(args: &Args) -> Option<PlanError> {
     contradiction_of_shards(args)
+        .or_else(|| contradiction_of_nodes(args))
         .or_else(|| contradiction_of_limits(args))
         .or_else(|| contradiction_of_drafts(args))
 }
@@ -45,6 +56,23 @@ fn contradiction_of_shards(args: &Args) -> Option<PlanError> {
     match (args.shards.sharded, args.shards.num_shard) {
         (Some(false), Some(asked)) if asked > 1 => Some(PlanError::ShardedOff { asked }),
         (Some(true), Some(1)) => Some(PlanError::NothingToShard { found: 1 }),
+        _ => None,
+    }
+}
+
+fn contradiction_of_nodes(args: &Args) -> Option<PlanError> {
+    let (nodes, replicas) = (&args.nodes, args.shards.num_replicas);
+    let (count, node) = (nodes.nnodes, nodes.node_rank);
+    if node >= count {
+        return Some(PlanError::NodeRankTooHigh { node, count });
+    }
+    if !nodes.are_several() {
+        return None;
+    }
+    match (&nodes.master_addr, &args.router.replicas.replica_secret_file) {
+        _ if replicas > 1 => Some(PlanError::ReplicasOverNodes { replicas, count }),
+        (None, _) => Some(PlanError::NoMasterAddress { count }),
+        (_, None) => Some(PlanError::NoSecretForNodes { count }),
         _ => None,
     }
 }

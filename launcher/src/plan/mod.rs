@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 pub use contradiction::{PlanError, contradiction};
 use penstock_router::config::{RouterConfig, RouterOptions};
+use penstock_router::engine::shard_address::ShardAddress;
+use serde::{Deserialize, Serialize};
 use shards::Group;
 
 use crate::args::{Args, Device};
@@ -41,10 +43,14 @@ pub struct Places {
 /// The processes of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// For each replica, one per rank, in order.
+    /// For each replica, one per rank of this machine, in order.
     pub groups: Vec<Vec<ProcessSpec>>,
     /// Started once every shard of a replica is ready.
     pub router: ProcessSpec,
+    /// The first rank of this machine.
+    first_rank: usize,
+    /// Ranks of each replica, on all machines.
+    num_ranks: usize,
     /// The private folder of this run.
     pub run_dir: PathBuf,
     /// The shards' devices, as text for operators: "2 GPUs".
@@ -52,7 +58,7 @@ pub struct Plan {
 }
 
 /// What differs between the starts of one process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartOptions {
     /// How often the process was restarted.
     pub num_restarts: u32,
@@ -62,7 +68,7 @@ pub struct StartOptions {
 }
 
 /// The size of a KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheSize {
     /// Number of blocks.
     pub num_blocks: u32,
@@ -98,29 +104,45 @@ impl Plan {
         let device = choose_device(args, hardware)?;
         let num_replicas = args.shards.num_replicas;
         let num_shards = choose_num_shards(args, hardware, device)?;
+        let (num_nodes, node) = (args.nodes.nnodes, args.nodes.node_rank);
+        let (first_rank, num_ranks) = (node * num_shards, num_nodes * num_shards);
         let threads = threads_per_shard(hardware, num_replicas * num_shards);
         let groups: Vec<_> = (0..num_replicas)
-            .map(|number| Group { args, places, device, num_replicas, number, num_shards, threads })
+            .map(|number| Group {
+                args,
+                places,
+                device,
+                num_replicas,
+                number,
+                num_shards,
+                first_rank,
+                num_ranks,
+                threads,
+            })
             .collect();
         let sockets: Vec<_> = groups.iter().flat_map(Group::sockets).collect();
         check_length(&sockets)?;
         Ok(Self {
             groups: groups.iter().map(Group::shards).collect(),
             router: router(args, places, sockets),
+            first_rank: first_rank as usize,
+            num_ranks: num_ranks as usize,
             run_dir: places.run_dir.clone(),
-            devices: describe(device, num_replicas, num_shards),
+            devices: describe(device, num_replicas, num_shards, num_nodes),
         })
     }
 
-    /// Replicas, and shards of each.
+    /// Replicas, and shards of each, on all machines.
     pub fn size(&self) -> (usize, usize) {
-        (self.groups.len(), self.groups.first().map_or(0, Vec::len))
+        (self.groups.len(), self.num_ranks)
     }
 
     /// The process to start, with the flags that differ between starts.
     pub fn spec(&self, id: ProcessId, options: StartOptions) -> ProcessSpec {
         let (spec, flags) = match id {
-            ProcessId::Shard { group, rank } => (&self.groups[group][rank], self.shard_flags(id, options)),
+            ProcessId::Shard { group, rank } => {
+                (&self.groups[group][rank - self.first_rank], self.shard_flags(id, options))
+            }
             ProcessId::Router => (&self.router, vec![format!("--router-restarts={}", options.num_restarts)]),
         };
         let args = spec.args.iter().cloned().chain(flags).collect();
@@ -152,6 +174,11 @@ fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> 
         (Device::Cpu, _) | (Device::Auto, 0) => Ok(Device::Cpu),
         (Device::Cuda | Device::Auto, _) => Ok(Device::Cuda),
     }
+}
+
+/// How many shards each replica has on this machine.
+pub fn shards_here(args: &Args, hardware: &Hardware) -> Result<u32, PlanError> {
+    choose_num_shards(args, hardware, choose_device(args, hardware)?)
 }
 
 fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result<u32, PlanError> {
@@ -197,14 +224,18 @@ fn threads_per_shard(hardware: &Hardware, num_shards: u32) -> u32 {
     (hardware.num_cpus / num_shards).max(1)
 }
 
-fn describe(device: Device, num_replicas: u32, num_shards: u32) -> String {
+fn describe(device: Device, num_replicas: u32, num_shards: u32, num_nodes: u32) -> String {
     let of_one = match (device, num_shards) {
         (Device::Cuda, 1) => "1 GPU".to_owned(),
         (Device::Cuda, _) => format!("{num_shards} GPUs"),
         (_, 1) => "the CPU".to_owned(),
         (_, _) => format!("the CPU in {num_shards} shards"),
     };
-    if num_replicas == 1 { of_one } else { format!("{of_one}, {num_replicas} replicas") }
+    match (num_replicas, num_nodes) {
+        (1, 1) => of_one,
+        (1, _) => format!("{of_one} of each of {num_nodes} nodes"),
+        _ => format!("{of_one}, {num_replicas} replicas"),
+    }
 }
 
 /// The settings with the folder of each adapter.
@@ -216,13 +247,14 @@ fn with_folders(options: &RouterOptions, folders: &[PathBuf]) -> RouterOptions {
     options
 }
 
+/// The router, with the shards of this machine.
 fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessSpec {
     let config = RouterConfig {
         model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
         model_path: places.model.folder.clone(),
         tokenizer_path: Some(places.model.tokenizer.clone()),
         tokenizer_folder: places.model.tokenizer_folder.clone(),
-        shard_sockets,
+        shard_sockets: shard_sockets.into_iter().map(ShardAddress::Unix).collect(),
         num_replicas: args.shards.num_replicas,
         supervised: true,
         router_restarts: 0,

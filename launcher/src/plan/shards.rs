@@ -20,21 +20,29 @@ pub struct Group<'a> {
     pub num_replicas: u32,
     /// Its number among them.
     pub number: u32,
+    /// Shards on this machine.
     pub num_shards: u32,
+    /// The rank of the first of them.
+    pub first_rank: u32,
+    /// Shards on all machines.
+    pub num_ranks: u32,
     pub threads: u32,
 }
 
 impl Group<'_> {
     /// Where its shards listen, by rank. Shards of all groups are counted through.
     pub fn sockets(&self) -> Vec<PathBuf> {
-        let first = self.number * self.num_shards;
+        let first = self.number * self.num_shards + self.first_rank;
         let path = |shard| self.places.run_dir.join(format!("shard-{shard}.sock"));
         (first..first + self.num_shards).map(path).collect()
     }
 
-    /// The processes of all ranks.
+    /// The processes of the ranks of this machine.
     pub fn shards(&self) -> Vec<ProcessSpec> {
-        self.sockets().iter().enumerate().map(|(rank, socket)| self.shard(rank, socket)).collect()
+        (self.first_rank as usize..)
+            .zip(self.sockets())
+            .map(|(rank, socket)| self.shard(rank, &socket))
+            .collect()
     }
 
     fn shard(&self, rank: usize, socket: &Path) -> ProcessSpec {
@@ -49,6 +57,10 @@ impl Group<'_> {
                 .collect(),
             readiness: Readiness::GrpcHealth(socket.to_owned()),
         }
+    }
+
+    fn is_over_nodes(&self) -> bool {
+        self.num_ranks > self.num_shards
     }
 
     /// How tokens are drafted, where that is not the default of the shards.
@@ -68,6 +80,8 @@ impl Group<'_> {
     fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
         let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
         let rope = model.rope.chosen();
+        let secret_file =
+            self.args.router.replicas.replica_secret_file.as_ref().filter(|_| self.is_over_nodes());
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
         let given = [
             ("model-path", Some(self.places.model.folder.display().to_string())),
@@ -83,7 +97,9 @@ impl Group<'_> {
             ("log-level", Some(self.args.shard_log_level().to_string())),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
-            ("world-size", Some(self.num_shards.to_string())),
+            ("world-size", Some(self.num_ranks.to_string())),
+            ("ranks-per-node", self.is_over_nodes().then(|| self.num_shards.to_string())),
+            ("secret-file", secret_file.map(|file| file.display().to_string())),
             ("num-replicas", Some(self.num_replicas).filter(|all| *all > 1).map(|it| it.to_string())),
             (
                 "first-gpu",

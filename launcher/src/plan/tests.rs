@@ -223,6 +223,44 @@ fn replicas_need_a_gpu_for_every_shard_of_each() {
     assert!(error.starts_with("--num-replicas 2 of 3 shards each need 6 GPUs, but 4 are visible"), "{error}");
 }
 
+const NODES: &str =
+    "--model-id m --nnodes 2 --master-addr 10.0.0.1 --replica-secret-file /secret --num-shard 2";
+
+#[test]
+fn a_node_has_its_ranks_of_all_and_what_they_need_to_meet_the_others() {
+    let plan = plan(0, &format!("{NODES} --node-rank 1")).expect("plan");
+    assert_eq!(plan.size(), (1, 4), "the supervisor has those of all nodes");
+    assert_eq!(plan.devices, "the CPU in 2 shards of each of 2 nodes");
+    let third = plan.spec(ProcessId::Shard { group: 0, rank: 2 }, StartOptions::default());
+    assert_eq!(third.name, "shard 2");
+    for flag in ["--rank=2", "--world-size=4", "--ranks-per-node=2", "--secret-file=/secret", "--threads=4"] {
+        assert!(third.args.contains(&flag.to_owned()), "{flag} in {:?}", third.args);
+    }
+    assert!(third.args.contains(&"--uds-path=/tmp/penstock-x/shard-2.sock".to_owned()));
+}
+
+#[test]
+fn a_secret_for_replicas_is_no_matter_of_the_shards_of_one_machine() {
+    let plan =
+        plan(0, "--replica tcp:10.0.0.1:80 --replica-secret-file /secret --num-shard 2").expect("plan");
+    let flags = &plan.groups[0][0].args;
+    assert!(
+        !flags.iter().any(|flag| flag.starts_with("--secret-file") || flag.starts_with("--ranks-per-node"))
+    );
+}
+
+#[test]
+fn nodes_that_could_not_find_or_trust_each_other_are_refused() {
+    let refused = |flags: &str| num_shards(0, flags).expect_err("refused").to_string();
+    assert_eq!(refused("--node-rank 1"), "--node-rank 1 must be below --nnodes 1");
+    assert_eq!(refused(&format!("{NODES} --node-rank 2")), "--node-rank 2 must be below --nnodes 2");
+    assert!(refused("--nnodes 2 --replica-secret-file /s").starts_with("--nnodes 2 needs --master-addr"));
+    assert!(refused("--nnodes 2 --master-addr a").starts_with("--nnodes 2 needs --replica-secret-file"));
+    assert!(
+        refused(&format!("{NODES} --num-replicas 2")).starts_with("--num-replicas 2 and --nnodes 2 exclude")
+    );
+}
+
 #[test]
 fn replicas_of_others_are_passed_to_the_router() {
     let plan =

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// One of the supervised processes. Shards sort before the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessId {
@@ -48,6 +50,10 @@ pub enum Event {
     ShardsFailed(usize, String),
     /// The router has forgotten this replica: nobody needs its shards.
     Removed(usize),
+    /// All machines that the group needs are there.
+    NodesComplete,
+    /// One of them is lost. That its shards have ended follows.
+    NodeLost,
     /// SIGTERM, SIGINT or SIGHUP.
     StopRequested,
     /// This timer ran out.
@@ -66,7 +72,7 @@ pub enum Timer {
 }
 
 /// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// Whether the exit code was 0.
     pub success: bool,
@@ -119,6 +125,10 @@ pub enum Report {
     ShardsFailed(usize, String),
     /// All shards of a replica that was removed have ended.
     Removed(usize),
+    /// Not all machines were there in time.
+    NodesMissing,
+    /// The group waits for a machine.
+    AwaitingNodes,
     /// These processes did not become ready in time.
     NotReady(Vec<ProcessId>, Consequence),
     /// This part failed more often than [`RestartLimit`](super::RestartLimit) allows: its count and window.
@@ -141,7 +151,7 @@ pub enum Consequence {
 }
 
 /// How the whole server ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
     /// By a signal, and every running request finished.
     Stopped,

@@ -49,6 +49,8 @@ enum State {
     Leaving,
     /// Started again when its timer runs out.
     BackingOff,
+    /// Started as soon as all machines are there that it needs.
+    AwaitingNodes,
 }
 
 /// A group of shards, or the router.
@@ -63,7 +65,8 @@ struct Supervised {
 }
 
 /// Of a group in these, shards answer or will.
-const LIVE: [State; 4] = [State::Starting, State::Up, State::Killing, State::BackingOff];
+const LIVE: [State; 5] =
+    [State::Starting, State::Up, State::Killing, State::BackingOff, State::AwaitingNodes];
 
 /// The state machine.
 #[derive(Debug)]
@@ -71,6 +74,8 @@ pub struct Supervisor {
     timeouts: Timeouts,
     limit: RestartLimit,
     num_shards: usize,
+    /// Whether all machines are there.
+    has_all_nodes: bool,
     phase: Phase,
     ending: Ending,
     groups: Vec<Supervised>,
@@ -81,9 +86,11 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// The state machine of so many groups of so many shards, and its first actions.
+    /// The state machine of so many groups of so many shards, and its first actions. Without all machines from the start,
+    /// [`Event::NodesComplete`] has to follow.
     pub fn start(
         (num_groups, num_shards): (usize, usize),
+        has_all_nodes: bool,
         timeouts: Timeouts,
         limit: RestartLimit,
     ) -> (Self, Vec<Action>) {
@@ -97,6 +104,7 @@ impl Supervisor {
             timeouts,
             limit,
             num_shards,
+            has_all_nodes,
             phase: Phase::Starting,
             ending: Ending::Stopped,
             groups: (0..num_groups).map(|_| supervised()).collect(),
@@ -126,6 +134,11 @@ impl Supervisor {
             Event::Hung(id, reason) => self.on_hung(id, reason),
             Event::ShardsFailed(group, reason) => self.on_shards_failed(group, reason),
             Event::Removed(group) => self.on_removed(group),
+            Event::NodesComplete => self.on_nodes_complete(),
+            Event::NodeLost => {
+                self.has_all_nodes = false;
+                Vec::new()
+            }
             Event::StopRequested => self.on_stop_requested(),
             Event::TimeUp(Timer::Group(group)) => self.on_part_time_up(Part::Group(group)),
             Event::TimeUp(Timer::Router) => self.on_part_time_up(Part::Router),
@@ -152,6 +165,9 @@ impl Supervisor {
     }
 
     fn start_part(&mut self, part: Part) -> Vec<Action> {
+        if part != Part::Router && !self.has_all_nodes {
+            return self.await_nodes(part);
+        }
         let members = self.members(part);
         self.part(part).state = State::Starting;
         self.alive.extend(&members);
@@ -159,6 +175,26 @@ impl Supervisor {
         let timeout = if part == Part::Router { ROUTER_TIMEOUT } else { self.timeouts.startup };
         let starts = members.into_iter().map(Action::Start);
         starts.chain([Action::SetTimer(timer(part), timeout)]).collect()
+    }
+
+    /// The first time there is a limit; later somebody has to bring the machine back, whenever that is.
+    fn await_nodes(&mut self, part: Part) -> Vec<Action> {
+        self.part(part).state = State::AwaitingNodes;
+        let limit = match self.phase {
+            Phase::Starting => set(timer(part), self.timeouts.startup),
+            _ => Action::ClearTimer(timer(part)),
+        };
+        vec![Action::Report(Report::AwaitingNodes), limit]
+    }
+
+    fn on_nodes_complete(&mut self) -> Vec<Action> {
+        self.has_all_nodes = true;
+        let waits = |group: &usize| self.groups[*group].state == State::AwaitingNodes;
+        let waiting: Vec<_> = (0..self.groups.len()).filter(waits).collect();
+        if self.phase == Phase::Stopping {
+            return Vec::new();
+        }
+        waiting.into_iter().flat_map(|group| self.start_part(Part::Group(group))).collect()
     }
 
     fn on_ready(&mut self, id: ProcessId) -> Vec<Action> {
@@ -208,7 +244,7 @@ impl Supervisor {
         }
         match self.groups[group].state {
             State::Starting | State::Up => self.end_group(group),
-            State::Down | State::BackingOff => self.on_group_gone(group),
+            State::Down | State::BackingOff | State::AwaitingNodes => self.on_group_gone(group),
             State::Killing | State::Leaving => Vec::new(),
         }
     }
@@ -240,6 +276,8 @@ impl Supervisor {
         self.waiting.remove(&id);
         match (self.phase, id) {
             (Phase::Stopping, _) => Vec::new(),
+            // With a machine its shards are gone, and nothing is wrong with them.
+            (Phase::Starting, _) if !self.has_all_nodes => self.on_unexpected_exit(id, exit),
             (Phase::Starting, _) => self.fail(Report::Died(id, exit, Consequence::End)),
             (Phase::Draining, ProcessId::Router) if exit.success || self.is_aborting() => self.stop_all(),
             (Phase::Draining, ProcessId::Router) => self.fail(Report::Died(id, exit, Consequence::End)),
@@ -250,9 +288,8 @@ impl Supervisor {
     fn on_hung(&mut self, id: ProcessId, reason: String) -> Vec<Action> {
         let part = id.part();
         match (self.phase, self.part(part).state) {
-            (Phase::Stopping, _) | (_, State::Down | State::Killing | State::Leaving | State::BackingOff) => {
-                Vec::new()
-            }
+            (Phase::Stopping, _) => Vec::new(),
+            (_, state) if ![State::Starting, State::Up].contains(&state) => Vec::new(),
             (Phase::Starting, _) => self.fail(Report::Hung(id, reason, Consequence::End)),
             _ => self.fail_part(part, Report::Hung(id, reason, Consequence::Restart)),
         }
@@ -263,7 +300,9 @@ impl Supervisor {
         let part = id.part();
         let mut actions = match self.part(part).state {
             State::Starting | State::Up => self.fail_part(part, Report::Died(id, exit, Consequence::Restart)),
-            State::Down | State::Killing | State::Leaving | State::BackingOff => Vec::new(),
+            State::Down | State::Killing | State::Leaving | State::BackingOff | State::AwaitingNodes => {
+                Vec::new()
+            }
         };
         let is_ending = [State::Killing, State::Leaving].contains(&self.part(part).state);
         if is_ending && self.alive_members(part).is_empty() {
@@ -331,6 +370,7 @@ impl Supervisor {
                 Vec::new()
             }
             State::BackingOff => self.start_part(part),
+            State::AwaitingNodes => self.fail(Report::NodesMissing),
             State::Down | State::Up => Vec::new(),
         }
     }

@@ -25,12 +25,12 @@ fn alone(group: usize) -> ProcessId {
 }
 
 fn started(num_shards: usize) -> (Supervisor, Vec<Action>) {
-    Supervisor::start((1, num_shards), TIMEOUTS, LIMIT)
+    Supervisor::start((1, num_shards), true, TIMEOUTS, LIMIT)
 }
 
 /// Two replicas of one shard each, the first of which serves while the other still loads.
 fn serving_by_the_first() -> Supervisor {
-    let (mut supervisor, actions) = Supervisor::start((2, 1), TIMEOUTS, LIMIT);
+    let (mut supervisor, actions) = Supervisor::start((2, 1), true, TIMEOUTS, LIMIT);
     assert_eq!(starts(&actions), [alone(0), alone(1)]);
     assert_eq!(starts(&supervisor.on(Event::Ready(alone(0)), at(1))), [Router]);
     supervisor.on(Event::Ready(Router), at(2));
@@ -274,7 +274,7 @@ fn a_replica_that_fails_too_often_is_left_down_and_the_last_ends_everything() {
 
 /// Three replicas of one shard each, which all serve.
 fn serving_by_three() -> Supervisor {
-    let (mut supervisor, _) = Supervisor::start((3, 1), TIMEOUTS, LIMIT);
+    let (mut supervisor, _) = Supervisor::start((3, 1), true, TIMEOUTS, LIMIT);
     for id in [alone(0), alone(1), alone(2), Router] {
         supervisor.on(Event::Ready(id), at(1));
     }
@@ -326,6 +326,60 @@ fn the_last_replica_that_serves_is_not_ended() {
     assert_eq!(starts(&supervisor.on(Event::Exited(alone(2), exit(false)), at(60))), [alone(2)]);
 }
 
+/// A group of two ranks, the second of which is on another machine.
+fn serving_over_nodes() -> Supervisor {
+    let (mut supervisor, actions) = Supervisor::start((1, 2), false, TIMEOUTS, LIMIT);
+    let limit = Action::SetTimer(Timer::Group(0), TIMEOUTS.startup);
+    assert_eq!(actions, [Action::Report(Report::AwaitingNodes), limit], "nothing is started yet");
+    assert_eq!(starts(&supervisor.on(Event::NodesComplete, at(1))), [shard(0), shard(1)]);
+    for id in [shard(0), shard(1), Router] {
+        supervisor.on(Event::Ready(id), at(2));
+    }
+    supervisor
+}
+
+#[test]
+fn a_group_waits_for_a_machine_that_was_lost_for_as_long_as_it_takes() {
+    let mut supervisor = serving_over_nodes();
+    assert_eq!(supervisor.on(Event::NodeLost, at(60)), []);
+    let actions = supervisor.on(Event::Exited(shard(1), exit(false)), at(60));
+    assert_eq!(actions[1], Action::Kill(shard(0)), "it lets go of its device");
+    let actions = supervisor.on(Event::Exited(shard(0), exit(false)), at(61));
+    let waits = [Action::Report(Report::AwaitingNodes), Action::ClearTimer(Timer::Group(0))];
+    assert_eq!(actions, waits);
+    assert_eq!(starts(&supervisor.on(Event::NodesComplete, at(9000))), [shard(0), shard(1)]);
+    supervisor.on(Event::Ready(shard(0)), at(9001));
+    let actions = supervisor.on(Event::Ready(shard(1)), at(9001));
+    assert!(actions.contains(&Action::Report(Report::Recovered(Part::Group(0)))));
+    assert_eq!(starts(&actions), [], "the router never ended");
+}
+
+#[test]
+fn a_machine_that_is_lost_while_the_model_loads_ends_nothing_but_one_that_never_comes_does() {
+    let (mut supervisor, _) = Supervisor::start((1, 2), false, TIMEOUTS, LIMIT);
+    supervisor.on(Event::NodesComplete, at(1));
+    supervisor.on(Event::NodeLost, at(2));
+    assert!(supervisor.on(Event::Exited(shard(1), exit(false)), at(2)).contains(&Action::Kill(shard(0))));
+    let limit = Action::SetTimer(Timer::Group(0), TIMEOUTS.startup);
+    assert!(supervisor.on(Event::Exited(shard(0), exit(false)), at(2)).contains(&limit));
+    let actions = supervisor.on(Event::TimeUp(Timer::Group(0)), at(11));
+    assert!(actions.contains(&Action::Report(Report::NodesMissing)), "{actions:?}");
+    assert_eq!(end_of(&actions), Some(Ending::Failed));
+}
+
+#[test]
+fn a_server_that_waits_for_a_machine_stops_when_it_is_asked_to() {
+    let (mut supervisor, _) = Supervisor::start((1, 2), false, TIMEOUTS, LIMIT);
+    assert_eq!(end_of(&supervisor.on(Event::StopRequested, at(1))), Some(Ending::Stopped));
+    let mut supervisor = serving_over_nodes();
+    supervisor.on(Event::NodeLost, at(60));
+    supervisor.on(Event::Exited(shard(1), exit(false)), at(60));
+    supervisor.on(Event::Exited(shard(0), exit(false)), at(60));
+    assert!(supervisor.on(Event::StopRequested, at(61)).contains(&Action::Terminate(Router)));
+    let last = supervisor.on(Event::Exited(Router, exit(true)), at(62));
+    assert_eq!(end_of(&last), Some(Ending::Stopped));
+}
+
 /// With any events in any order: no process is started twice, and the end is reported exactly when the last one ended.
 #[test]
 fn random_histories_end_with_the_last_process() {
@@ -337,7 +391,7 @@ fn random_histories_end_with_the_last_process() {
 
 fn random_history(seed: u64, groups: (usize, usize)) {
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let (mut supervisor, mut actions) = Supervisor::start(groups, TIMEOUTS, LIMIT);
+    let (mut supervisor, mut actions) = Supervisor::start(groups, !seed.is_multiple_of(3), TIMEOUTS, LIMIT);
     let (mut alive, mut timers) = (BTreeSet::new(), BTreeSet::new());
     for turn in 0..10_000 {
         for action in &actions {
@@ -351,7 +405,8 @@ fn random_history(seed: u64, groups: (usize, usize)) {
         if end_of(&actions).is_some() {
             return assert!(alive.is_empty(), "seed {seed}: {alive:?} are left");
         }
-        assert!(!alive.is_empty() || !timers.is_empty(), "seed {seed}: nothing will ever happen");
+        let may_go_on = !alive.is_empty() || !timers.is_empty() || !supervisor.has_all_nodes;
+        assert!(may_go_on, "seed {seed}: nothing will ever happen");
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         actions = supervisor.on(random_event(random >> 33, &mut alive, &mut timers), at(turn));
     }
@@ -369,12 +424,15 @@ fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTree
         (3, ..) if random.is_multiple_of(64 + 3) => Event::StopRequested,
         (4, Some(id), _) => Event::Hung(id, String::new()),
         (5, ..) if random.is_multiple_of(5) => Event::Removed(random as usize / 16 % 3),
+        (6, ..) if random.is_multiple_of(7) => Event::NodeLost,
+        (6, ..) => Event::NodesComplete,
         (5, ..) => Event::ShardsFailed(random as usize / 16 % 3, String::new()),
-        (6 | 7, _, Some(timer)) | (_, None, Some(timer)) => {
+        (7, _, Some(timer)) | (_, None, Some(timer)) => {
             timers.remove(&timer);
             Event::TimeUp(timer)
         }
         (_, Some(id), _) => Event::Ready(id),
+        (_, None, None) if random.is_multiple_of(2) => Event::NodesComplete,
         (_, None, None) => Event::StopRequested,
     }
 }

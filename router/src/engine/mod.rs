@@ -19,6 +19,7 @@ pub mod replica_secret;
 mod replicas;
 mod roster;
 mod shard_adapters;
+pub mod shard_address;
 pub mod shard_socket;
 mod sharded;
 pub mod speculation;

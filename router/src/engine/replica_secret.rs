@@ -47,6 +47,11 @@ impl ReplicaSecret {
         Some(Self(value))
     }
 
+    /// The word, for proofs that it is known.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     pub(super) fn metadata(&self) -> MetadataValue<Ascii> {
         self.0.clone()
     }

@@ -75,12 +75,26 @@ class ModelOverrides:
 
 
 @dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks of a group over several machines meet: at the launcher of the first."""
+
+    # A number, not a name.
+    host: str
+    port: int
+    # The number of this start of the group. A rank that was left over from another is refused.
+    start: int
+    # Both sides prove that they know it.
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupConfig:
     """This shard's place in its tensor-parallel group."""
 
     rank: int
     world_size: int
-    # A private folder all ranks can reach; they meet through a file in it. Needed when world_size > 1.
+    # A private folder all ranks of a machine can reach; they meet through a file in it. Needed when world_size > 1 and
+    # there is no `rendezvous`.
     rendezvous_dir: Path | None
     # A rank whose process ended is noticed at once; one that is stopped, after this time.
     timeout_s: float = 10.0
@@ -88,6 +102,20 @@ class GroupConfig:
     first_gpu: int = 0
     # Groups like this one on the machine. On a CPU they divide its memory.
     num_replicas: int = 1
+    # None: all ranks are on this machine.
+    rendezvous: Rendezvous | None = None
+    # How many ranks each machine has, if there are several; None: all.
+    ranks_per_node: int | None = None
+
+    @property
+    def ranks_here(self) -> int:
+        """Ranks on this machine."""
+        return self.ranks_per_node or self.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """The place among them."""
+        return self.rank % self.ranks_here
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ def choose_device(config: ServerConfig) -> torch.device:
     if not torch.cuda.is_available():
         raise StartError("--device cuda: no CUDA device is usable here; check the driver or use --device cpu")
     rank, count = config.group.rank, torch.cuda.device_count()
-    number = config.group.first_gpu + rank
+    number = config.group.first_gpu + config.group.local_rank
     if number >= count:
         raise StartError(
             f"--device cuda: shard {rank} needs a GPU of its own, number {number}, and {count} are visible; "

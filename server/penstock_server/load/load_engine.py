@@ -70,7 +70,7 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
     check_activations(config, folder, device)
     dtype = choose_dtype(config.dtype, folder.dtype, device)
     cache_dtype = choose_cache_dtype(config, dtype, device)
-    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
+    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.ranks_here))
     with stage(logger, "group"):
         group = Group(config.group, device)
         _meet_peers(config, folder, group, dtype, device)
@@ -101,8 +101,9 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
 def _meet_peers(
     config: ServerConfig, folder: ModelFolder, group: Group, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """For our decoder. Sums that no batch may change are of one kind, whatever the number of rows."""
-    if config.cuda.all_reduce == "auto" and folder.spec is not None and not config.batch_invariant:
+    """For our decoder, on one machine. Sums that no batch may change are of one kind, whatever the number of rows."""
+    is_asked = config.cuda.all_reduce == "auto" and not config.batch_invariant
+    if is_asked and folder.spec is not None and config.group.rendezvous is None:
         meet_peers(group, device, folder.spec.hidden_size * dtype.itemsize)
 
 

@@ -170,7 +170,8 @@ def _free_bytes(loaded: Loaded, limits: Limits, graph_sizes: GraphSizes) -> int:
 
 
 def _num_shards(loaded: Loaded) -> int:
-    return loaded.group.size * loaded.config.group.num_replicas
+    group = loaded.config.group
+    return group.ranks_here * group.num_replicas
 
 
 def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: GraphSizes) -> int:

@@ -1,7 +1,7 @@
 """The tensor-parallel group: sums over NCCL on GPUs and over shared memory on the CPU, none when the group is one rank.
 
 Numbers that the host needs never go over NCCL, so that they do not wait for what runs on the device. Where the ops in C
-are not there, gloo stands in for shared memory.
+are not there, or the ranks are on several machines, gloo stands in for shared memory.
 
 Where the GPUs reach each other's memory, sums of few rows go through that, with the norm behind them
 (`network/peer_memory`): each rank reads the shares of all, so there is one meeting in the place of several.
@@ -149,9 +149,9 @@ class Group:
 
 def connect(config: GroupConfig, device: torch.device) -> Connections:
     """Meet the other ranks."""
-    assert config.rendezvous_dir is not None, "checked by the command line"
     exchange = None
-    if is_supported():
+    if config.rendezvous is None and is_supported():
+        assert config.rendezvous_dir is not None, "checked by the command line"
         exchange = Exchange(config.rendezvous_dir, config.rank, config.world_size, _LOAD_TIMEOUT_S)
         if device.type == "cpu":
             return Connections(exchange, exchange)

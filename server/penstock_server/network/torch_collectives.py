@@ -2,28 +2,38 @@
 
 import os
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from penstock_server.base.config import GroupConfig
+from penstock_server.network.interfaces import interface_with
 
 _RENDEZVOUS_FILE = "rendezvous"
 
 
+@runtime_checkable
+class Closes(Protocol):
+    """A store with a connection."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class TorchCollectives:
-    """A rank's end of them. The ranks meet through a file."""
+    """A rank's end of them. Ranks of one machine meet through a file, those of several at a launcher."""
 
     def __init__(self, config: GroupConfig, device: torch.device, timeout_s: float) -> None:
         # Imported here: a shard that does without starts faster.
         import torch.distributed as dist
 
-        assert config.rendezvous_dir is not None, "checked by the command line"
-        # The backends have no argument for it: without this they may listen on every interface.
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+        self._store, interface = _meet(config, timeout_s)
+        # The backends have no argument for it: without this they may listen on every interface. NCCL takes a name for
+        # the beginning of one, unless it is told otherwise.
+        os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"] = interface, f"={interface}"
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-            init_method=f"file://{config.rendezvous_dir.resolve() / _RENDEZVOUS_FILE}",
+            store=self._store,
             rank=config.rank,
             world_size=config.world_size,
             timeout=timedelta(seconds=timeout_s),
@@ -32,13 +42,23 @@ class TorchCollectives:
         self._size = config.world_size
 
     def all_reduce(self, x: torch.Tensor) -> None:
-        """The sum over all ranks, in place."""
-        self._dist.all_reduce(x)
+        """The sum over all ranks, in place. On a CPU added in the order of ranks, in float32 at least, so that no size
+        of a batch and no way over the network changes it.
+        """
+        if x.is_cuda:
+            self._dist.all_reduce(x)
+            return
+        first, *others = self.all_gather(x)
+        total = first.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else first
+        for other in others:
+            total += other
+        x.copy_(total)
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """What each rank brought."""
-        parts = [torch.empty_like(x) for _ in range(self._size)]
-        self._dist.all_gather(parts, x.contiguous())
+        mine = x.contiguous()
+        parts = [torch.empty_like(mine) for _ in range(self._size)]
+        self._dist.all_gather(parts, mine)
         return parts
 
     def set_timeout(self, timeout_s: float) -> None:
@@ -48,3 +68,18 @@ class TorchCollectives:
     def leave(self) -> None:
         """Close the connections to the other ranks."""
         self._dist.destroy_process_group()
+        if isinstance(self._store, Closes):
+            self._store.close()
+
+
+def _meet(config: GroupConfig, timeout_s: float) -> tuple[Any, str]:
+    """Where the ranks find each other, and the interface between them."""
+    if config.rendezvous is None:
+        from torch._C._distributed_c10d import FileStore
+
+        assert config.rendezvous_dir is not None, "checked by the command line"
+        return FileStore(str(config.rendezvous_dir.resolve() / _RENDEZVOUS_FILE), config.world_size), "lo"
+    from penstock_server.network.rendezvous import LauncherStore
+
+    store = LauncherStore(config.rendezvous, timeout_s)
+    return store, interface_with(store.host)

@@ -20,6 +20,7 @@ from penstock_server.base.config import (
     LogLevel,
     ModelOverrides,
     QuantizeCache,
+    Rendezvous,
     RopeOverride,
     RopeScaling,
     ServerConfig,
@@ -40,13 +41,32 @@ def parse(argv: list[str]) -> ServerConfig:
     flags = parser.parse_args(argv)
     if flags.rank >= flags.world_size:
         parser.error(f"--rank {flags.rank} must be below --world-size {flags.world_size}")
-    if flags.world_size > 1 and flags.rendezvous_dir is None:
-        parser.error("--rendezvous-dir is needed when --world-size is above 1")
+    _check_group(flags, parser.error)
     if len(bytes(flags.uds_path)) > _MAX_SOCKET_PATH:
         parser.error(f"--uds-path is longer than the {_MAX_SOCKET_PATH} bytes a Unix socket can have")
-    if flags.secret_file is not None and flags.listen is None:
-        parser.error("--secret-file has no effect without --listen")
+    if flags.secret_file is not None and flags.listen is None and flags.rendezvous is None:
+        parser.error("--secret-file has no effect without --listen or --rendezvous")
     return _config(flags)
+
+
+def _check_group(flags: argparse.Namespace, refuse: Callable[[str], object]) -> None:
+    """The flags about the place in the group, together."""
+    if flags.rendezvous is None:
+        if flags.world_size > 1 and flags.rendezvous_dir is None:
+            refuse("--rendezvous-dir or --rendezvous is needed when --world-size is above 1")
+        if flags.ranks_per_node is not None:
+            refuse("--ranks-per-node has no effect without --rendezvous")
+    elif flags.secret_file is None:
+        refuse("--rendezvous needs --secret-file: ranks on other machines have to prove who they are")
+    elif flags.world_size % (flags.ranks_per_node or flags.world_size):
+        refuse(f"--ranks-per-node {flags.ranks_per_node} does not divide --world-size {flags.world_size}")
+
+
+def _rendezvous(flags: argparse.Namespace) -> Rendezvous | None:
+    if flags.rendezvous is None:
+        return None
+    host, port = flags.rendezvous
+    return Rendezvous(host, port, flags.group_start, tcp_address.read_secret(flags.secret_file))
 
 
 def _config(flags: argparse.Namespace) -> ServerConfig:
@@ -70,6 +90,8 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             rendezvous_dir=flags.rendezvous_dir,
             first_gpu=flags.first_gpu,
             num_replicas=flags.num_replicas,
+            rendezvous=_rendezvous(flags),
+            ranks_per_node=flags.ranks_per_node,
         ),
         cache=CacheConfig(
             max_sequence_len=flags.max_sequence_len,
@@ -188,7 +210,8 @@ def _add_wire(add: _Add) -> None:
     add("--listen", type=tcp_address.parse, metavar="tcp:ADDRESS:PORT",
         help="TCP address that this rank serves on, too, for routers on other machines; other addresses than those of "
         "this machine alone need --secret-file")  # fmt: skip
-    add("--secret-file", type=Path, help="file with the secret that routers have to send to the TCP address")
+    add("--secret-file", type=Path,
+        help="file with the secret that routers have to send to the TCP address, and for --rendezvous")  # fmt: skip
     add("--endpoint", choices=get_args(EndpointKind), default="auto",
         help="who serves gRPC on it; auto: tonic, in Rust, where it is installed, else grpcio")  # fmt: skip
 
@@ -196,7 +219,12 @@ def _add_wire(add: _Add) -> None:
 def _add_group(add: _Add) -> None:
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
-    add("--first-gpu", type=_natural, default=0, help="number of rank 0's GPU; further ranks have the next")
+    add(
+        "--first-gpu",
+        type=_natural,
+        default=0,
+        help="number of the GPU of a machine's first rank; further ranks have the next",
+    )
     add(
         "--num-replicas",
         type=_positive,
@@ -204,6 +232,10 @@ def _add_group(add: _Add) -> None:
         help="groups on the machine; on a cpu they divide its memory",
     )
     add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
+    add("--rendezvous", type=tcp_address.parse, metavar="tcp:ADDRESS:PORT",
+        help="where the ranks of a group over several machines meet: at the launcher of the first")  # fmt: skip
+    add("--group-start", type=_natural, default=0, help="number of this start of such a group")
+    add("--ranks-per-node", type=_positive, help="ranks on each machine of such a group; default: all")
 
 
 def _add_memory(add: _Add) -> None:

@@ -1,4 +1,4 @@
-"""Where a shard is to be reached over TCP, from its flags: only from this machine, unless there is a secret."""
+"""TCP addresses of a shard's flags, and the secret for them: who may call it from another machine has to bring one."""
 
 import ipaddress
 import re
@@ -47,10 +47,15 @@ def with_secret(address: TcpAddress, file: Path | None) -> TcpConfig:
                 "or listen on 127.0.0.1"
             )
         return TcpConfig(*address, secret=None)
+    return TcpConfig(*address, secret=read_secret(file))
+
+
+def read_secret(file: Path) -> str:
+    """The word in that file; raises StartError where there is none, or one of no use."""
     try:
         secret = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError) as error:
         raise StartError(f"--secret-file: {file} cannot be read: {error}") from None
     if not _SECRET.fullmatch(secret):
         raise StartError(f"--secret-file: {file} does not hold one word of 16 to 1024 ASCII characters")
-    return TcpConfig(*address, secret=secret)
+    return secret

@@ -1,0 +1,33 @@
+//! The flags about the machines that hold one model together.
+
+use clap::Args as ClapArgs;
+
+/// Which machines hold the model together.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct NodeArgs {
+    /// Machines that one model is split over, each with --num-shard shards; start the launcher on each, with the same
+    /// flags but for --node-rank. LWS_GROUP_SIZE says the same
+    #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub nnodes: u32,
+
+    /// Number of this machine among them; 0 has the router. GROUP_RANK and LWS_WORKER_INDEX say the same
+    #[arg(long, env, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..64))]
+    pub node_rank: u32,
+
+    /// Address or name of machine 0 in the network of the machines, which is to be theirs alone.
+    /// LWS_LEADER_ADDRESS says the same
+    #[arg(long, env)]
+    pub master_addr: Option<String>,
+
+    /// Port of machine 0 for the others; a shard of rank R listens on the port R + 1 behind it
+    // That of torchrun.
+    #[arg(long, env, default_value_t = 29500, value_parser = clap::value_parser!(u16).range(1..))]
+    pub master_port: u16,
+}
+
+impl NodeArgs {
+    /// Whether there are several.
+    pub fn are_several(&self) -> bool {
+        self.nnodes > 1
+    }
+}

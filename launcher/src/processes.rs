@@ -1,0 +1,107 @@
+//! The child processes of a plan by their id: started with what differs between starts, signalled, forgotten when they
+//! have ended.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::console::Console;
+use crate::plan::{Plan, ProcessSpec, StartOptions};
+use crate::process::{self, Process, Starting};
+use crate::supervisor::{Event, Exit, ProcessId};
+
+/// Those that run.
+pub struct Processes {
+    plan: Plan,
+    /// How long one step of a shard may take.
+    step_timeout: Duration,
+    console: Console,
+    events: mpsc::UnboundedSender<Event>,
+    running: BTreeMap<ProcessId, Process>,
+}
+
+impl Processes {
+    /// None yet. Their events go to `events`.
+    pub fn new(
+        plan: Plan,
+        step_timeout: Duration,
+        console: Console,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Self {
+        Self { plan, step_timeout, console, events, running: BTreeMap::new() }
+    }
+
+    /// Where their events go.
+    pub fn events(&self) -> mpsc::UnboundedSender<Event> {
+        self.events.clone()
+    }
+
+    /// One that runs.
+    pub fn get(&self, id: ProcessId) -> Option<&Process> {
+        self.running.get(&id)
+    }
+
+    /// All that run.
+    pub fn all(&self) -> impl Iterator<Item = &Process> {
+        self.running.values()
+    }
+
+    /// Whether none runs.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Starts a shard, with these flags, too. If that fails, it has ended.
+    pub fn start_shard(&mut self, id: ProcessId, options: StartOptions, more: Vec<String>) {
+        let mut spec = self.plan.spec(id, options);
+        spec.args.extend(more);
+        let folder = self.plan.rendezvous_dir(id, options);
+        let started = make(&folder).and_then(|()| self.start(id, &spec, Stdio::null()));
+        self.report(id, &spec, started);
+    }
+
+    /// Starts the router on its listening socket, with these flags, too. If that fails, it has ended.
+    pub fn start_router(
+        &mut self,
+        options: StartOptions,
+        listener: std::io::Result<Stdio>,
+        more: Vec<String>,
+    ) {
+        let mut spec = self.plan.spec(ProcessId::Router, options);
+        spec.args.extend(more);
+        let started = listener.and_then(|listener| self.start(ProcessId::Router, &spec, listener));
+        self.report(ProcessId::Router, &spec, started);
+    }
+
+    /// Does this to a process, if it runs.
+    pub fn each(&self, id: ProcessId, act: impl Fn(&Process)) {
+        self.get(id).into_iter().for_each(act);
+    }
+
+    /// Forgets a process that ended: dropping it kills what it started.
+    pub fn remove(&mut self, id: ProcessId) -> Option<Process> {
+        self.running.remove(&id)
+    }
+
+    fn start(&mut self, id: ProcessId, spec: &ProcessSpec, stdin: Stdio) -> std::io::Result<()> {
+        let (step_timeout, console, events) = (self.step_timeout, &self.console, &self.events);
+        let process = process::start(Starting { id, spec, stdin, step_timeout, console, events })?;
+        self.running.insert(id, process);
+        Ok(())
+    }
+
+    fn report(&self, id: ProcessId, spec: &ProcessSpec, started: std::io::Result<()>) {
+        if let Err(error) = started {
+            let status = format!("{} cannot be started: {error}", spec.program.display());
+            let _ =
+                self.events.send(Event::Exited(id, Exit { success: false, status, last_error: Vec::new() }));
+        }
+    }
+}
+
+fn make(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)
+}

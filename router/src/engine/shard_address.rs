@@ -1,0 +1,82 @@
+//! Where one of the shards is that are supervised with this router: on this machine, or on another that holds the model
+//! together with it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::replica_secret::ReplicaSecret;
+use super::shard_socket::ShardSocket;
+
+const TCP: &str = "tcp:";
+
+/// The socket of one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShardAddress {
+    /// As a text, its path.
+    Unix(PathBuf),
+    /// As a text, `tcp:HOST:PORT`.
+    Tcp(String),
+}
+
+impl ShardAddress {
+    /// The socket; one on TCP asks for the secret.
+    pub fn socket(&self, secret: Option<&ReplicaSecret>) -> ShardSocket {
+        match self {
+            Self::Unix(path) => ShardSocket::Unix(path.clone()),
+            Self::Tcp(address) => ShardSocket::Tcp { address: address.clone(), secret: secret.cloned() },
+        }
+    }
+}
+
+impl FromStr for ShardAddress {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text.strip_prefix(TCP) {
+            Some(address) => Self::Tcp(address.to_owned()),
+            None => Self::Unix(text.into()),
+        })
+    }
+}
+
+impl fmt::Display for ShardAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Tcp(address) => write!(f, "{TCP}{address}"),
+        }
+    }
+}
+
+impl Serialize for ShardAddress {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ShardAddress {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_on_this_machine_or_on_another() {
+        for (text, address) in [
+            ("/run/0.sock", ShardAddress::Unix("/run/0.sock".into())),
+            ("tcp:10.0.0.2:29502", ShardAddress::Tcp("10.0.0.2:29502".to_owned())),
+        ] {
+            let parsed = text.parse::<ShardAddress>().unwrap();
+            assert_eq!((parsed.to_string().as_str(), &parsed), (text, &address));
+            assert_eq!(parsed.socket(None).to_string(), text);
+        }
+    }
+}
