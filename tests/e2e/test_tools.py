@@ -138,7 +138,7 @@ def test_a_named_function_is_called_with_arguments_that_obey(demo: Launched) -> 
 
 
 @pytest.mark.parametrize("tool_choice", ["required", {"type": "function", "function": {"name": "set_alarm"}}])
-def test_the_first_chunk_of_a_required_call_carries_it(demo: Launched, tool_choice: Any) -> None:
+def test_every_chunk_of_a_required_call_carries_it(demo: Launched, tool_choice: Any) -> None:
     request = body(tool_choice=tool_choice, temperature=1, seed=4, parallel_tool_calls=False, stream=True)
     *chunks, done = demo.stream("/v1/chat/completions", request)
     assert done == "[DONE]"
@@ -148,6 +148,7 @@ def test_the_first_chunk_of_a_required_call_carries_it(demo: Launched, tool_choi
     assert first["tool_calls"][0]["function"]["name"] in ("get_weather", "set_alarm")
     deltas = [part["delta"] for chunk in chunks for part in json.loads(chunk)["choices"]]
     assert not any("role" in delta for delta in deltas[1:])
+    assert all(delta["tool_calls"][0]["index"] == 0 and delta.get("content") is None for delta in deltas)
     message, reason = collected(chunks)
     assert (reason, message["content"]) == ("tool_calls", None)
     json.loads(message["tool_calls"][0]["function"]["arguments"])
@@ -230,6 +231,7 @@ def test_the_input_of_a_custom_tool_obeys_its_grammar(
     pieces = [piece for delta in deltas for piece in delta.get("tool_calls", [])]
     assert "".join(piece["custom"]["input"] for piece in pieces) == call["custom"]["input"]
     assert pieces[0]["type"] == "custom"
+    assert len(pieces) == len(deltas)
 
 
 def test_a_grammar_of_a_custom_tool_that_cannot_be_used_is_refused_by_its_place(demo: Launched) -> None:

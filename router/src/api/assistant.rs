@@ -237,7 +237,6 @@ impl AssistantWriter {
         if !rest.is_empty() {
             self.add_piece(rest, delta);
         }
-        self.input = None;
     }
 
     /// Adds a piece of arguments or of an input to the last call.
@@ -245,11 +244,14 @@ impl AssistantWriter {
         match delta.tool_calls.last_mut() {
             Some(call) => call.called.push(&piece),
             None if piece.is_empty() => {}
-            None => {
-                let (index, called) = (self.num_calls.saturating_sub(1), self.called(None, piece));
-                delta.tool_calls.push(ToolCallDelta { index, id: None, r#type: None, called });
-            }
+            None => delta.tool_calls.extend(self.piece(piece)),
         }
+    }
+
+    /// One more piece of the last call, if there is a call.
+    pub fn piece(&self, piece: String) -> Option<ToolCallDelta> {
+        let index = self.num_calls.checked_sub(1)?;
+        Some(ToolCallDelta { index, id: None, r#type: None, called: self.called(None, piece) })
     }
 
     /// A part of the last call.

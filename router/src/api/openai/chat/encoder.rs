@@ -179,7 +179,7 @@ impl ChatEncoder {
         }
         let is_opening = !std::mem::replace(&mut choice.is_opened, true);
         if delta.is_empty() && !is_opening {
-            delta.content = Some(String::new());
+            delta = nothing_new(&choice.writer, self.is_call);
         }
         let delta = delta.with_both_names();
         let delta = if is_opening { ChunkDelta::opening(delta) } else { ChunkDelta::Later(delta) };
@@ -193,6 +193,15 @@ impl ChatEncoder {
         };
         let timings = self.display.timings.then(|| Timings::new(self.prompt_len, &token.times));
         vec![self.timed_chunk(vec![chunk], None, timings)]
+    }
+}
+
+/// The delta of a last chunk that brings nothing. Where the reply has to be a call, it is one of the call: there are clients
+/// that read the call of every chunk.
+fn nothing_new(writer: &AssistantWriter, is_call: bool) -> Delta {
+    match writer.piece(String::new()).filter(|_| is_call) {
+        Some(piece) => Delta { tool_calls: vec![piece], ..Delta::default() },
+        None => Delta { content: Some(String::new()), ..Delta::default() },
     }
 }
 
