@@ -258,7 +258,7 @@ async fn a_compacted_conversation_has_the_words_of_the_user_and_a_summary_of_the
     let facts = EngineFacts { max_sequence_len: 4000, num_blocks: 2000, eos_token_ids, ..usual };
     let server = Server::with(FakeEngine::new(facts), limits());
     let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
-    let body = json!({"instructions": "Be kind.", "input": [
+    let body = json!({"model": "tgi", "instructions": "Be kind.", "input": [
         {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}, call,
         {"type": "function_call_output", "call_id": "c", "output": "7"},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and now?"}]},
@@ -305,13 +305,15 @@ async fn what_cannot_be_compacted_is_refused_by_name() {
     let server = Server::start();
     let other = json!({"type": "compaction", "encrypted_content": "gAAAA"});
     for (path, body, param) in [
-        ("/v1/responses/compact", json!({"input": []}), "input"),
+        ("/v1/responses/compact", json!({"input": "a"}), "model"),
+        ("/v1/responses/compact", json!({"input": "a", "model": null}), "model"),
+        ("/v1/responses/compact", json!({"model": "tgi", "input": []}), "input"),
         (
             "/v1/responses/compact",
-            json!({"input": "a", "previous_response_id": "resp_1"}),
+            json!({"model": "tgi", "input": "a", "previous_response_id": "resp_1"}),
             "previous_response_id",
         ),
-        ("/v1/responses/compact", json!({"input": [other]}), "input[0].encrypted_content"),
+        ("/v1/responses/compact", json!({"model": "tgi", "input": [other]}), "input[0].encrypted_content"),
         ("/v1/responses", json!({"input": [{"type": "compaction"}]}), "input[0].encrypted_content"),
         ("/v1/responses", json!({"input": [other]}), "input[0].encrypted_content"),
     ] {

@@ -33,7 +33,8 @@ const TASK: &str = "Sum up our conversation so far, for yourself: what you did a
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesCompactRequest)]
 pub struct CompactRequest {
-    pub model: Option<String>,
+    /// Needed here, as its specification says; `tgi` is any server's.
+    pub model: String,
     pub input: Input,
     /// Of this request only: they are no part of the result.
     pub instructions: Option<String>,
@@ -137,7 +138,7 @@ pub async fn compact(
     Known(request): Known<CompactRequest>,
 ) -> Result<Response, Error> {
     request.check()?;
-    let adapter = app.inference.adapter_named(request.model.as_deref())?;
+    let adapter = app.inference.adapter_named(Some(&request.model))?;
     let mut output = request.kept()?;
     let (prompt, parameters) = request.into_chat()?.into_parts(caller, Dialect::Responses)?;
     let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());

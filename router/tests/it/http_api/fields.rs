@@ -259,7 +259,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
         ("/v1/chat/completions", chat.clone()),
         ("/v1/completions", json!({"prompt": "a", "max_tokens": 1})),
         ("/v1/responses", json!({"input": "a", "max_output_tokens": 1, "store": false})),
-        ("/v1/responses/compact", json!({"input": "a", "service_tier": "auto"})),
+        ("/v1/responses/compact", json!({"model": "tgi", "input": "a", "service_tier": "auto"})),
         ("/v1/messages", with(chat.clone(), "metadata", json!({}))),
         ("/v1/messages/count_tokens", chat.clone()),
         ("/v2/models/{name}/generate", text.clone()),
