@@ -36,7 +36,7 @@ fn facts(request: &str, field: &str) -> Value {
         "frequency_penalty" | "presence_penalty" => json!({ "minimum": -2, "maximum": 2, "default": 0 }),
         "priority" => json!({ "minimum": -10, "maximum": 10, "default": 0 }),
         "cache_ttl_ms" | "queue_timeout_ms" => json!({ "minimum": 1, "maximum": 3_600_000 }),
-        "max_tokens" if request == "CompletionRequest" => json!({ "minimum": 0 }),
+        "max_tokens" | "max_completion_tokens" if request == "CompletionRequest" => json!({ "minimum": 0 }),
         "max_tokens" | "max_completion_tokens" | "max_output_tokens" | "max_new_tokens" | "truncate" => {
             json!({ "minimum": 1 })
         }

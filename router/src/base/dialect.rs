@@ -9,6 +9,8 @@ pub enum Dialect {
     Native,
     /// `/v1/completions`.
     Completions {
+        /// `max_tokens` or `max_completion_tokens`: the one that the client set.
+        max_tokens: &'static str,
         /// `best_of` or `n`: the one that the client set.
         best_of: &'static str,
         /// The field with the grammar.
@@ -42,7 +44,8 @@ impl Dialect {
     /// The dialect of a chat completion that sets no maximum length.
     pub const CHAT: Self = Self::Chat { max_tokens: "max_tokens", grammar: "response_format" };
     /// The dialect of a completion that sets no number of choices.
-    pub const COMPLETIONS: Self = Self::Completions { best_of: "n", grammar: "response_format" };
+    pub const COMPLETIONS: Self =
+        Self::Completions { max_tokens: "max_tokens", best_of: "n", grammar: "response_format" };
 
     /// A parameter's name in this dialect, from its native one.
     pub fn name(self, native: &'static str) -> &'static str {
@@ -61,7 +64,9 @@ impl Dialect {
             (Self::Chat { .. } | Self::Messages, "inputs") => "messages",
             (Self::Responses, "inputs") => "input",
             (Self::Responses, "max_new_tokens") => "max_output_tokens",
-            (Self::Chat { max_tokens, .. }, "max_new_tokens") => max_tokens,
+            (Self::Completions { max_tokens, .. } | Self::Chat { max_tokens, .. }, "max_new_tokens") => {
+                max_tokens
+            }
             (Self::Messages, "stop") => "stop_sequences",
             (_, "max_new_tokens") => "max_tokens",
             (_, "min_new_tokens") => "min_tokens",

@@ -86,6 +86,15 @@ pub trait HasKnownFields {
 }
 
 impl On {
+    /// What a row of the larger table says about its routes.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Chat => "chat completions",
+            Self::Completions => "completions",
+            _ => "both",
+        }
+    }
+
     /// Whether a field of the larger table that is known here is known in `other`.
     pub(super) fn includes(self, other: Self) -> bool {
         match other {

@@ -10,15 +10,39 @@ use super::field::{Fate, Field, On, is_neutral};
 use super::{bodies, table};
 use crate::base::error::Error;
 
+/// What asks for nothing where a field has no effect.
+const NEUTRAL_ELSEWHERE: &[&str] = &["false", "0", "\"none\"", "\"auto\""];
 /// Most characters of an unknown name that are repeated to the client.
 const MAX_NAME_CHARS: usize = 60;
 
 /// The first names of a body that may be refused.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    refused: Option<&'static str>,
+    refused: Option<Refused>,
     /// The path inside the body, such as `.parameters.x`.
     unknown: Option<String>,
+}
+
+/// A field that is refused, whatever `--strict-fields` says.
+#[derive(Debug, Clone, Copy)]
+enum Refused {
+    NotSupported(&'static str),
+    /// It is one of the other route, which is named.
+    Elsewhere(&'static str, &'static str),
+}
+
+impl Refused {
+    /// The error; `path` is that of the object that has the field.
+    fn error(self, path: &str) -> Error {
+        let (name, reason) = match self {
+            Self::NotSupported(name) if path.is_empty() => return Error::NotSupported(name),
+            Self::NotSupported(name) => (name, "is not supported yet".to_owned()),
+            Self::Elsewhere(name, route) => (name, format!("is a field of {route} only")),
+        };
+        let name = format!("{path}.{name}").trim_start_matches('.').to_owned();
+        let message = format!("`{name}` {reason}");
+        Error::invalid(name, message)
+    }
 }
 
 impl Names {
@@ -30,12 +54,7 @@ impl Names {
     /// The error for the first of them; `path` is that of the object that has the names.
     pub(super) fn check(self, path: &str, strict: bool) -> Result<(), Error> {
         match (self.refused, self.unknown) {
-            (Some(name), _) if path.is_empty() => Err(Error::NotSupported(name)),
-            (Some(name), _) => {
-                let name = format!("{path}.{name}");
-                let message = format!("`{name}` is not supported yet");
-                Err(Error::invalid(name, message))
-            }
+            (Some(refused), _) => Err(refused.error(path)),
             (None, Some(name)) if strict => {
                 let name = format!("{path}{name}").trim_start_matches('.').to_owned();
                 let message = format!("`{name}` is not a known field (--strict-fields)");
@@ -61,7 +80,7 @@ impl Names {
 /// What the tables say about a name.
 enum Found {
     /// It is refused unless its value is one of these, or empty.
-    MayBeRefused(&'static str, &'static [&'static str]),
+    MayBeRefused(Refused, &'static [&'static str]),
     /// Its value has known fields, too.
     Nested(On),
     Known,
@@ -72,9 +91,11 @@ impl Found {
     fn of(name: &str, on: On) -> Self {
         let Some(body) = bodies::find(on) else {
             return match table::find(name, on) {
-                Some(Field { name, fate: Fate::Refused(neutral), .. }) => Self::MayBeRefused(name, neutral),
+                Some(Field { name, fate: Fate::Refused(neutral), .. }) => {
+                    Self::MayBeRefused(Refused::NotSupported(name), neutral)
+                }
                 Some(_) => Self::Known,
-                None => Self::Nothing,
+                None => Self::elsewhere(name, on),
             };
         };
         let is_of_chat = on == On::TokenizeChat && table::find(name, On::Chat).is_some();
@@ -82,6 +103,22 @@ impl Found {
             Some(on) => Self::Nested(on),
             None if is_of_chat || body.has(name) => Self::Known,
             None => Self::Nothing,
+        }
+    }
+
+    /// A name that this route does not have: one that changes what the other one answers is not ignored. A body may have
+    /// prompts for both.
+    fn elsewhere(name: &str, on: On) -> Self {
+        let found =
+            table::find_elsewhere(name, on).filter(|field| !["messages", "prompt"].contains(&field.name));
+        match found.map(|field| (field.name, field.on.title(), &field.fate)) {
+            Some((name, route, Fate::Works)) => {
+                Self::MayBeRefused(Refused::Elsewhere(name, route), NEUTRAL_ELSEWHERE)
+            }
+            Some((name, route, Fate::Refused(neutral))) => {
+                Self::MayBeRefused(Refused::Elsewhere(name, route), neutral)
+            }
+            Some((_, _, Fate::Accepted)) | None => Self::Nothing,
         }
     }
 }
@@ -123,9 +160,12 @@ impl<'de> Visitor<'de> for NamesOf {
         let mut names = Names::default();
         while let Some(name) = fields.next_key::<String>()? {
             match Found::of(&name, self.0) {
-                Found::MayBeRefused(name, neutral) if names.refused.is_none() => {
+                Found::MayBeRefused(refused, neutral) if names.refused.is_none() => {
                     let value = fields.next_value()?;
-                    names.refused = (!is_neutral(&value, neutral)).then_some(name);
+                    names.refused = (!is_neutral(&value, neutral)).then_some(refused);
+                    if matches!(refused, Refused::Elsewhere(..)) {
+                        names.add_unknown(&name);
+                    }
                 }
                 Found::Nested(on) => {
                     let nested = fields.next_value_seed(NamesOf(on))?;

@@ -14,6 +14,15 @@ pub(super) fn find(name: &str, on: On) -> Option<&'static Field> {
     BY_NAME.get(name)?.iter().copied().find(|field| field.on.includes(on))
 }
 
+/// The field of this name that only the other of the two routes has.
+pub(super) fn find_elsewhere(name: &str, on: On) -> Option<&'static Field> {
+    match on {
+        On::Chat => find(name, On::Completions),
+        On::Completions => find(name, On::Chat),
+        _ => None,
+    }
+}
+
 /// A body may have very many fields, so each name is looked up, not searched for.
 static BY_NAME: LazyLock<HashMap<&str, Vec<&Field>>> = LazyLock::new(|| {
     let mut by_name = HashMap::<_, Vec<_>>::new();
@@ -70,7 +79,7 @@ pub(super) const FIELDS: &[Field] = fields! {
 
     // The length.
     "max_tokens" Both "OpenAI" works "";
-    "max_completion_tokens" Chat "OpenAI" works "wins over `max_tokens`";
+    "max_completion_tokens" Both "OpenAI" works "wins over `max_tokens`";
     "n_predict" Both "llama.cpp" refused ["-1"] "send `max_tokens`";
     "min_tokens" Both "vLLM, SGLang" works "";
     "ignore_eos" Both "vLLM, SGLang, llama.cpp" works "";

@@ -148,6 +148,27 @@ fn a_field_that_is_not_supported_is_refused_by_its_name() {
 }
 
 #[test]
+fn a_field_of_the_other_route_is_refused_where_it_would_change_the_reply() {
+    for (on, name, value, route) in [
+        (On::Completions, "tools", json!([{"type": "function"}]), "chat completions"),
+        (On::Completions, "chat_template", json!("x"), "chat completions"),
+        (On::Completions, "reasoning_effort", json!("low"), "chat completions"),
+        (On::Completions, "separate_reasoning", json!(false), "chat completions"),
+        (On::Chat, "suffix", json!("x"), "completions"),
+    ] {
+        let error = check_on(on, json!({name: value}), false).unwrap_err();
+        assert_eq!(error.param(), Some(name));
+        assert!(error.to_string().ends_with(&format!("`{name}` is a field of {route} only")), "{error}");
+    }
+    let neutral = json!({
+        "tools": [], "tool_choice": "none", "include_reasoning": false, "separate_reasoning": true, "store": true,
+        "service_tier": "auto", "top_logprobs": 0, "messages": [{"role": "user"}],
+    });
+    assert_eq!(check_on(On::Completions, neutral.clone(), false), Ok(()));
+    assert_eq!(check_on(On::Completions, neutral, true).unwrap_err().param(), Some("tools"));
+}
+
+#[test]
 fn a_value_that_asks_for_nothing_is_not_refused() {
     let neutral = json!({
         "use_beam_search": false, "length_penalty": 1, "modalities": ["text"], "functions": [], "function_call": null,

@@ -29,6 +29,7 @@ with_shared_fields! {
         /// Tokens whose log probabilities are shown in the place of the most likely ones.
         pub logprob_token_ids: Option<Vec<u64>>,
         pub max_tokens: Option<u64>,
+        pub max_completion_tokens: Option<u64>,
         pub n: Option<u64>,
         pub stop: Option<Stop>,
         pub stop_regex: Option<Stop>,
@@ -89,13 +90,12 @@ impl CompletionRequest {
         StreamOptions::check(self.stream_options, self.stream)?;
         check_named(self.logprob_token_ids.as_deref(), self.logprobs.is_some())?;
         let (field, grammar) = grammar_of(constraint_fields!(self), grammar::from_response_format)?;
-        let best_of = if self.best_of.is_some() { "best_of" } else { "n" };
         Ok(Parameters {
-            dialect: Dialect::Completions { best_of, grammar: field },
+            dialect: self.dialect(field),
             is_stream: self.stream.unwrap_or(false),
             best_of: Some(self.sequences_per_prompt()?),
             // `max_tokens: 0` with `echo` scores a prompt: one token is generated and not shown.
-            max_new_tokens: self.max_tokens.map(|max| if self.only_scores() { 1 } else { max }),
+            max_new_tokens: self.max_tokens().map(|max| if self.only_scores() { 1 } else { max }),
             min_new_tokens: self.min_tokens,
             includes_stop: self.include_stop_str_in_output.unwrap_or(false),
             truncate: self.truncate_prompt_tokens,
@@ -112,6 +112,18 @@ impl CompletionRequest {
         })
     }
 
+    /// The names that the client used; `grammar` is the field with the grammar.
+    fn dialect(&self, grammar: &'static str) -> Dialect {
+        let best_of = if self.best_of.is_some() { "best_of" } else { "n" };
+        let is_newer = self.max_completion_tokens.is_some();
+        let max_tokens = if is_newer { "max_completion_tokens" } else { "max_tokens" };
+        Dialect::Completions { max_tokens, best_of, grammar }
+    }
+
+    fn max_tokens(&self) -> Option<u64> {
+        self.max_completion_tokens.or(self.max_tokens)
+    }
+
     /// The text behind the gap that the model is to fill in. An empty one is none.
     pub fn filled_suffix(&self) -> Option<&str> {
         self.suffix.as_deref().filter(|suffix| !suffix.is_empty())
@@ -124,7 +136,7 @@ impl CompletionRequest {
 
     /// Whether only the prompt is returned, with its log probabilities.
     pub fn only_scores(&self) -> bool {
-        self.echoes() && self.max_tokens == Some(0)
+        self.echoes() && self.max_tokens() == Some(0)
     }
 
     /// Number of choices shown for each prompt.
