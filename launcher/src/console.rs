@@ -151,11 +151,14 @@ fn write_all(messages: &Receiver<Message>, mut target: impl Write) {
     }
 }
 
-/// A JSON line of a child keeps its fields, and the name of the process is added; any other line is wrapped.
+/// A JSON line of a child keeps its fields, and the name of the process is added, before that of a process of its own; any
+/// other line is wrapped.
 fn child_json(process: &str, line: &str) -> String {
     match serde_json::from_str::<Map<String, Value>>(line) {
         Ok(mut fields) => {
-            fields.insert("process".to_owned(), process.into());
+            let own = fields.get("process").and_then(Value::as_str);
+            let name = own.map_or_else(|| process.to_owned(), |own| format!("{process} {own}"));
+            fields.insert("process".to_owned(), name.into());
             Value::Object(fields).to_string()
         }
         Err(_) if line.starts_with("error: ") => json_line("ERROR", process, line),
@@ -239,6 +242,8 @@ mod tests {
         let line = fields(&child_json("shard 1", r#"{"level":"WARN","message":"hot"}"#));
         assert_eq!(line["level"], "WARN");
         assert_eq!(line["process"], "shard 1");
+        let line = fields(&child_json("chat", r#"{"process":"shard 1","message":"hot"}"#));
+        assert_eq!(line["process"], "chat shard 1");
     }
 
     #[test]

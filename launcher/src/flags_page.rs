@@ -85,7 +85,7 @@ fn proxy(launcher: &Command) -> String {
          `--graceful-termination-timeout`\nand, with their variables, {}.\nIts own are these:\n\n\
          | Flag | Variable | Default | |\n| --- | --- | --- | --- |\n{}",
         shared.join(", "),
-        own.into_iter().map(row).collect::<String>(),
+        own.into_iter().filter(|arg| !arg.is_hide_set()).map(row).collect::<String>(),
     )
 }
 

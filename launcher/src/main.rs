@@ -6,6 +6,7 @@ mod child_stderr;
 mod console;
 mod environment;
 mod flags_page;
+mod fleet;
 mod hardware;
 mod last_error;
 mod nodes;
@@ -28,12 +29,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use penstock_router::base::launcher_tie;
 use penstock_router::http::auth::{ApiKeyError, ApiKeys};
 use penstock_router::http::server::tls::TlsError;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::args::{Args, CheckArgs, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
+use crate::fleet::FleetError;
 use crate::hardware::Hardware;
 use crate::nodes::{Hub, ListenError, Member, NodeSettings, NodesError};
 use crate::parent_pipe::ParentPipe;
@@ -70,6 +73,9 @@ async fn main() -> ExitCode {
     let console = Console::start(args.router.log.json_output, args.launcher_log_level());
     let ending = match &args.task {
         Some(Task::Download(download_args)) => download(download_args, &console).await,
+        _ if args.models.are_several() && !args.process.print_environment => {
+            fleet::launch(&args, &console).await
+        }
         _ => launch(&args, &console).await,
     };
     let code = exit_code(ending, &console);
@@ -111,6 +117,9 @@ async fn download(args: &DownloadArgs, console: &Console) -> anyhow::Result<Endi
 
 async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let launched = Instant::now();
+    if let Some(fd) = args.process.parent_pipe_fd {
+        std::thread::spawn(move || launcher_tie::end_with_launcher(fd, None));
+    }
     let mut signals = Signals::new().context("cannot watch for signals")?;
     let (python, router) = (find_python()?, find_in_own_folder("penstock-router")?);
     let hardware = Hardware::detect();
@@ -132,6 +141,9 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     args.router.listen.tls_files().map(|files| files.acceptor()).transpose()?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, args.router.listen.scheme(), launched);
+    if args.process.supervised {
+        reporter = reporter.for_launcher();
+    }
 
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
     let source = source_of(args);
@@ -231,6 +243,7 @@ fn is_wrong_usage(error: &anyhow::Error) -> bool {
         || error.is::<NotSupported>()
         || error.is::<NodesError>()
         || error.is::<ListenError>()
+        || error.is::<FleetError>()
 }
 
 fn print(text: &str) -> ExitCode {

@@ -5,10 +5,14 @@
 use std::io::Error;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::process::Stdio;
 
+use penstock_router::base::private_socket::{PrivateSocket, ReservedSocket, SocketFile};
 use penstock_router::config::RouterOptions;
 use penstock_router::http::server;
+use penstock_router::http::server::options::ListenOptions;
 use thiserror::Error as ThisError;
 use tokio::net::TcpSocket;
 
@@ -17,20 +21,33 @@ const BACKLOG: u32 = 1024;
 
 /// The address is in use, or does not belong to this machine.
 #[derive(Debug, ThisError)]
-#[error("cannot listen on {hostname}:{port}: {reason}; {flag} and --hostname choose another address")]
-pub struct PortTaken {
-    flag: &'static str,
-    hostname: String,
-    port: u16,
-    reason: Error,
+pub enum PortTaken {
+    /// An address of TCP.
+    #[error("cannot listen on {hostname}:{port}: {reason}; {flag} and --hostname choose another address")]
+    Tcp { flag: &'static str, hostname: String, port: u16, reason: Error },
+    /// A Unix socket.
+    #[error("cannot listen on --uds {}: {reason}", path.display())]
+    Unix { path: PathBuf, reason: Error },
+}
+
+/// A bound socket, which refuses connections.
+enum Reserved {
+    Tcp(TcpSocket),
+    Unix(ReservedSocket),
+}
+
+/// A listening socket, and the file of a Unix socket.
+enum Listening {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, _file: SocketFile },
 }
 
 /// The states of the HTTP port, in order.
 enum Http {
     /// While the model loads: bound, so that no other process can bind it, but connections are refused.
-    Reserved(TcpSocket),
+    Reserved(Reserved),
     /// Connections are queued, whether a router runs or not.
-    Listening(TcpListener),
+    Listening(Listening),
     /// No longer held by the launcher: connections are refused once the last router has ended.
     Closed,
 }
@@ -45,7 +62,7 @@ pub struct Ports {
 impl Ports {
     /// Binds the ports, so that a port in use is reported before the model is loaded.
     pub fn reserve(options: &RouterOptions) -> Result<Self, PortTaken> {
-        let http = Http::Reserved(reserve("--port", &options.listen.hostname, options.listen.port)?);
+        let http = Http::Reserved(Reserved::new(&options.listen)?);
         let grpc = options
             .grpc_port
             .map(|port| reserve("--grpc-port", &options.listen.hostname, port))
@@ -62,15 +79,12 @@ impl Ports {
     /// the ports are closed.
     pub fn share_listener(&mut self) -> std::io::Result<Stdio> {
         let listener = match std::mem::replace(&mut self.http, Http::Closed) {
-            Http::Reserved(socket) => {
-                allow_sharing(&socket)?;
-                socket.listen(BACKLOG)?.into_std()?
-            }
+            Http::Reserved(socket) => socket.listen()?,
             Http::Listening(listener) => listener,
             Http::Closed => return Err(Error::other("the port is closed")),
         };
         self.grpc.as_ref().map(allow_sharing).transpose()?;
-        let shared = OwnedFd::from(listener.try_clone()?);
+        let shared = listener.share()?;
         self.http = Http::Listening(listener);
         Ok(shared.into())
     }
@@ -81,8 +95,46 @@ impl Ports {
     }
 }
 
+impl Reserved {
+    fn new(options: &ListenOptions) -> Result<Self, PortTaken> {
+        let Some(path) = &options.uds else {
+            return reserve("--port", &options.hostname, options.port).map(Self::Tcp);
+        };
+        let socket = ReservedSocket::bind(path);
+        socket.map(Self::Unix).map_err(|reason| PortTaken::Unix { path: path.clone(), reason })
+    }
+
+    fn listen(self) -> std::io::Result<Listening> {
+        match self {
+            Self::Tcp(socket) => {
+                allow_sharing(&socket)?;
+                Ok(Listening::Tcp(socket.listen(BACKLOG)?.into_std()?))
+            }
+            Self::Unix(socket) => {
+                let PrivateSocket { listener, file } = socket.listen()?;
+                Ok(Listening::Unix { listener: listener.into_std()?, _file: file })
+            }
+        }
+    }
+}
+
+impl Listening {
+    /// The same socket for another process.
+    fn share(&self) -> std::io::Result<OwnedFd> {
+        match self {
+            Self::Tcp(listener) => listener.try_clone().map(OwnedFd::from),
+            Self::Unix { listener, .. } => listener.try_clone().map(OwnedFd::from),
+        }
+    }
+}
+
 fn reserve(flag: &'static str, hostname: &str, port: u16) -> Result<TcpSocket, PortTaken> {
-    bind(hostname, port).map_err(|reason| PortTaken { flag, hostname: hostname.to_owned(), port, reason })
+    bind(hostname, port).map_err(|reason| PortTaken::Tcp {
+        flag,
+        hostname: hostname.to_owned(),
+        port,
+        reason,
+    })
 }
 
 /// Binds the first of the host's addresses that is free.

@@ -1,7 +1,6 @@
 //! One child process: starts it in its own process group, forwards what it writes, reports its exit, and kills it with
 //! all that it started. `watch` checks whether it is ready and makes progress.
 
-use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -9,7 +8,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use penstock_router::supervised::Line;
+use penstock_router::base::launcher_line::Line;
+use penstock_router::base::listen_address::ListenAddress;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
@@ -33,7 +33,7 @@ pub struct Process {
     group: Pid,
     tasks: Vec<JoinHandle<()>>,
     /// The address that it printed; `None` before that, and for shards.
-    pub address: watch::Receiver<Option<SocketAddr>>,
+    pub address: watch::Receiver<Option<ListenAddress>>,
     /// Size of its KV cache; `None` until it is known, and for the router.
     pub cache: watch::Receiver<Option<CacheSize>>,
 }
@@ -84,6 +84,12 @@ fn command(spec: &ProcessSpec, stdin: Stdio) -> Command {
     command.env_remove("API_KEY").env_remove("API_KEY_FILE");
     // Its own process group: Ctrl-C reaches only the launcher, and a kill also reaches what the child started.
     command.process_group(0);
+    for (name, value) in &spec.environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     command
 }
 
@@ -144,7 +150,7 @@ impl Output {
 /// Receivers of the lines that a router writes to the launcher.
 struct StdoutLines {
     console: Console,
-    address: watch::Sender<Option<SocketAddr>>,
+    address: watch::Sender<Option<ListenAddress>>,
     alive: watch::Sender<()>,
     events: mpsc::UnboundedSender<Event>,
 }
@@ -156,6 +162,7 @@ impl StdoutLines {
             Line::Alive => self.alive.send_replace(()),
             Line::Access(line) => self.console.access_line(line),
             Line::Removed(replica) => drop(self.events.send(Event::Removed(replica))),
+            Line::Models(numbers) => drop(self.events.send(Event::Serves(numbers))),
             Line::ShardsFailed(replica, reason) => {
                 let events = self.events.clone();
                 tokio::spawn(async move {

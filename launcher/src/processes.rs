@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::console::Console;
-use crate::plan::{Plan, ProcessSpec, StartOptions};
+use crate::plan::{EachStart, Plan, ProcessSpec, StartOptions};
 use crate::process::{self, Process, Starting};
 use crate::supervisor::{Event, Exit, ProcessId};
 
@@ -54,12 +54,18 @@ impl Processes {
         self.running.is_empty()
     }
 
+    /// From now on this process is the model in this place.
+    pub fn set_model(&mut self, place: usize, process: ProcessSpec) {
+        self.plan.groups[place] = vec![process];
+    }
+
     /// Starts a shard, with these flags, too. If that fails, it has ended.
     pub fn start_shard(&mut self, id: ProcessId, options: StartOptions, more: Vec<String>) {
         let mut spec = self.plan.spec(id, options);
         spec.args.extend(more);
         let folder = self.plan.rendezvous_dir(id, options);
-        let started = make(&folder).and_then(|()| self.start(id, &spec, Stdio::null()));
+        let made = if spec.each_start == EachStart::Group { make(&folder) } else { Ok(()) };
+        let started = made.and_then(|()| self.start(id, &spec, Stdio::null()));
         self.report(id, &spec, started);
     }
 

@@ -1,9 +1,12 @@
 //! Turns the supervisor's reports into lines for operators, with the time that each stage took.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use penstock_router::base::launcher_line::{ALIVE_EVERY, Line};
+use penstock_router::base::listen_address::ListenAddress;
+
 use crate::console::Console;
+use crate::fleet::Fleet;
 use crate::supervisor::{Consequence, Exit, Part, ProcessId, Report};
 use crate::watch::reachable;
 
@@ -16,12 +19,19 @@ pub struct Reporter {
     num_replicas: usize,
     launched: Instant,
     stage: Instant,
+    /// Whether a launcher of several models is told on stdout when the server serves.
+    has_launcher: bool,
 }
 
 impl Reporter {
     /// The first stage starts at `launched`, the start of the launcher. `scheme` is "http" or "https".
     pub fn new(console: Console, model: String, scheme: &'static str, launched: Instant) -> Self {
-        Self { console, model, scheme, num_replicas: 1, launched, stage: launched }
+        Self { console, model, scheme, num_replicas: 1, launched, stage: launched, has_launcher: false }
+    }
+
+    /// A launcher of several models is told on stdout when the server serves, and that it is alive from then on.
+    pub fn for_launcher(self) -> Self {
+        Self { has_launcher: true, ..self }
     }
 
     /// From now on it is known how many replicas there are.
@@ -29,31 +39,45 @@ impl Reporter {
         self.num_replicas = num_replicas;
     }
 
-    fn name(&self, id: ProcessId) -> String {
-        match id {
-            ProcessId::Shard { group, rank } => shard_name(self.num_replicas, group, rank),
-            ProcessId::Router => "the router".to_owned(),
+    fn name(&self, id: ProcessId, fleet: Option<&Fleet>) -> String {
+        match (id, fleet) {
+            (ProcessId::Shard { group, .. }, Some(fleet)) => {
+                format!("the server of model {}", model(fleet, group))
+            }
+            (ProcessId::Shard { group, rank }, None) => shard_name(self.num_replicas, group, rank),
+            (ProcessId::Router, Some(_)) => "the proxy".to_owned(),
+            (ProcessId::Router, None) => "the router".to_owned(),
         }
     }
 
-    fn names(&self, ids: &[ProcessId]) -> String {
-        let names: Vec<_> = ids.iter().map(|id| self.name(*id)).collect();
+    fn names(&self, ids: &[ProcessId], fleet: Option<&Fleet>) -> String {
+        let names: Vec<_> = ids.iter().map(|id| self.name(*id, fleet)).collect();
         names.join(", ")
     }
 
-    fn part_name(&self, part: Part) -> String {
-        match part {
-            Part::Group(_) if self.num_replicas == 1 => "The group of shards".to_owned(),
-            Part::Group(group) => format!("Replica {group}"),
-            Part::Router => "The router".to_owned(),
+    fn part_name(&self, part: Part, fleet: Option<&Fleet>) -> String {
+        match (part, fleet) {
+            (Part::Group(group), Some(fleet)) => format!("Model {}", model(fleet, group)),
+            (Part::Group(_), None) if self.num_replicas == 1 => "The group of shards".to_owned(),
+            (Part::Group(group), None) => format!("Replica {group}"),
+            (Part::Router, Some(_)) => "The proxy".to_owned(),
+            (Part::Router, None) => "The router".to_owned(),
         }
     }
 
-    fn shards_of(&self, group: usize) -> String {
-        if self.num_replicas == 1 {
-            "the shards".to_owned()
-        } else {
-            format!("the shards of replica {group}")
+    fn shards_of(&self, group: usize, fleet: Option<&Fleet>) -> String {
+        match fleet {
+            Some(fleet) => format!("model {}", model(fleet, group)),
+            None if self.num_replicas == 1 => "the shards".to_owned(),
+            None => format!("the shards of replica {group}"),
+        }
+    }
+
+    fn loaded(&self, group: usize, fleet: Option<&Fleet>) -> String {
+        match fleet {
+            Some(fleet) => format!("Model {} is loaded", model(fleet, group)),
+            None if self.num_replicas == 1 => "Shards are ready: model loaded and warmed up".to_owned(),
+            None => format!("Shards of replica {group} are ready: model loaded and warmed up"),
         }
     }
 
@@ -64,42 +88,48 @@ impl Reporter {
         self.console.say(&format!("{text} ({seconds:.1} s)"));
     }
 
-    /// Prints one report. `address` is the address of the router's HTTP listener, once it is known.
-    pub fn report(&mut self, report: Report, address: Option<SocketAddr>) {
+    /// Prints one report. `address` is the address of the router's HTTP listener, once it is known; `fleet` has the models,
+    /// where there are several.
+    pub fn report(&mut self, report: &Report, address: Option<ListenAddress>, fleet: Option<&Fleet>) {
         match report {
-            Report::Loaded(group) => {
-                let of = if self.num_replicas == 1 { String::new() } else { format!(" of replica {group}") };
-                self.stage(&format!("Shards{of} are ready: model loaded and warmed up"));
-            }
+            Report::Loaded(group) => self.stage(&self.loaded(*group, fleet)),
             Report::Serving => self.serving(address),
             Report::Draining(grace) => self.console.say(&format!(
                 "Stopping: running requests may finish, for {} s at most (again to stop at once)",
                 grace.as_secs()
             )),
-            Report::Recovered(part) => self.stage(&format!("{} is ready again", self.part_name(part))),
-            Report::Died(id, exit, consequence) => self.fail(&died(&self.name(id), &exit, consequence)),
+            Report::Recovered(part) => {
+                self.stage(&format!("{} is ready again", self.part_name(*part, fleet)))
+            }
+            Report::Died(id, exit, consequence) => {
+                self.fail(&died(&self.name(*id, fleet), exit, *consequence))
+            }
             Report::Hung(id, reason, consequence) => {
-                self.fail(&format!("{} hangs ({reason}), {}", self.name(id), follows(consequence)))
+                self.fail(&format!("{} hangs ({reason}), {}", self.name(*id, fleet), follows(*consequence)))
             }
             Report::ShardsFailed(group, reason) => {
-                self.fail(&format!("{reason}; restarting {}", self.shards_of(group)));
+                self.fail(&format!("{reason}; restarting {}", self.shards_of(*group, fleet)));
             }
             Report::Removed(group) => {
-                let shards = self.shards_of(group);
+                let shards = self.shards_of(*group, fleet);
                 self.console.say(&format!("Ended {shards}, which was removed"));
             }
             Report::AwaitingNodes => self.console.say("Waiting until all nodes are there (--nnodes)"),
             Report::NodesMissing => self.fail(
                 "not all nodes of --nnodes joined in time; --startup-timeout allows more; so everything stops",
             ),
-            Report::NotReady(ids, consequence) => self.fail(&not_ready(&self.names(&ids), consequence)),
+            Report::NotReady(ids, consequence) => {
+                self.fail(&not_ready(&self.names(ids, fleet), *consequence))
+            }
             Report::TooManyRestarts(part, count, window) => {
-                self.fail(&too_many(&self.part_name(part), count, window));
+                self.fail(&too_many(&self.part_name(*part, fleet), *count, *window));
             }
             Report::LeftDown(part, count, window) => {
-                self.fail(&left_down(&self.part_name(part), count, window));
+                self.fail(&left_down(&self.part_name(*part, fleet), *count, *window));
             }
-            Report::Unkillable(ids) => self.fail(&format!("{} did not end when killed", self.names(&ids))),
+            Report::Unkillable(ids) => {
+                self.fail(&format!("{} did not end when killed", self.names(ids, fleet)))
+            }
             Report::AbortingRequests => self.console.say("Stopping at once: running requests are aborted"),
         }
     }
@@ -110,19 +140,60 @@ impl Reporter {
         self.console.error(text);
     }
 
-    fn serving(&mut self, address: Option<SocketAddr>) {
+    fn serving(&mut self, address: Option<ListenAddress>) {
         let Some(address) = address else { return };
         self.stage("Router is ready");
-        let url = format!("{}://{}", self.scheme, reachable(address));
-        let everywhere = if reachable(address) == address { "" } else { ", on every interface" };
-        self.console.say(&serving(&self.model, &url, everywhere, self.launched.elapsed().as_secs_f32()));
+        if self.has_launcher {
+            Line::Listening(address).write();
+            tokio::spawn(tell_of_life());
+            return;
+        }
+        let at = Reached::new(&address, self.scheme);
+        self.console.say(&serving(&self.model, &at, self.launched.elapsed().as_secs_f32()));
     }
 }
 
-fn serving(model: &str, url: &str, everywhere: &str, seconds: f32) -> String {
+/// Says that this process is alive, for as long as its loop turns.
+async fn tell_of_life() {
+    loop {
+        Line::Alive.write();
+        tokio::time::sleep(ALIVE_EVERY).await;
+    }
+}
+
+/// The name of the model in this place.
+fn model(fleet: &Fleet, place: usize) -> &str {
+    fleet.name(place).unwrap_or("that is gone")
+}
+
+/// How clients reach the server, as text for operators.
+struct Reached {
+    /// Where it is.
+    place: String,
+    /// What `curl` needs to be told.
+    curl: String,
+}
+
+impl Reached {
+    fn new(address: &ListenAddress, scheme: &str) -> Self {
+        match address {
+            ListenAddress::Tcp(address) => {
+                let url = format!("{scheme}://{}", reachable(*address));
+                let everywhere = if reachable(*address) == *address { "" } else { ", on every interface" };
+                Self { place: format!("{url}{everywhere}"), curl: url }
+            }
+            ListenAddress::Unix(path) => {
+                let curl = format!("--unix-socket {} {scheme}://localhost", path.display());
+                Self { place: address.to_string(), curl }
+            }
+        }
+    }
+}
+
+fn serving(model: &str, Reached { place, curl }: &Reached, seconds: f32) -> String {
     format!(
-        "\nServing {model} on {url}{everywhere}, {seconds:.1} s after the start. Try:\n\n  \
-         curl {url}/generate -H 'Content-Type: application/json' \\\n    \
+        "\nServing {model} on {place}, {seconds:.1} s after the start. Try:\n\n  \
+         curl {curl}/generate -H 'Content-Type: application/json' \\\n    \
          -d '{{\"inputs\": \"What is 12 + 30?\", \"parameters\": {{\"max_new_tokens\": 40}}}}'\n\n\
          Ctrl-C to stop.\n"
     )
@@ -137,6 +208,7 @@ fn follows(consequence: Consequence) -> &'static str {
     match consequence {
         Consequence::End => "so everything stops",
         Consequence::Restart => "restarting",
+        Consequence::Drop => "so the model is not loaded",
     }
 }
 

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::fleet::{Change, Fleet, Request};
 use crate::nodes::{Hub, Order};
 use crate::plan::StartOptions;
 use crate::ports::Ports;
 use crate::process::Process;
 use crate::processes::Processes;
 use crate::report::Reporter;
-use crate::supervisor::{Action, Ending, Event, ProcessId, Supervisor, Timer};
+use crate::supervisor::{Action, Ending, Event, Part, ProcessId, Supervisor, Timer};
 
 /// Signals that the launcher handles.
 pub struct Signals {
@@ -68,6 +69,8 @@ pub struct Runner {
     next_starts: BTreeMap<ProcessId, StartOptions>,
     timers: BTreeMap<Timer, Instant>,
     started: Instant,
+    /// The models, where there are several.
+    fleet: Option<Fleet>,
 }
 
 impl Runner {
@@ -88,7 +91,13 @@ impl Runner {
             next_starts: BTreeMap::new(),
             timers: BTreeMap::new(),
             started: Instant::now(),
+            fleet: None,
         }
+    }
+
+    /// The groups of the plan are these models.
+    pub fn with_models(self, fleet: Fleet) -> Self {
+        Self { fleet: Some(fleet), ..self }
     }
 
     /// Runs the processes of the plan until they have all ended.
@@ -108,7 +117,17 @@ impl Runner {
             }
             let event = self.next_event(signals).await;
             self.remove_exited(&event);
-            ending = self.apply_all(supervisor.on(event, self.started.elapsed()));
+            for event in self.translate(event) {
+                ending = ending.or(self.apply_all(supervisor.on(event, self.started.elapsed())));
+            }
+        }
+    }
+
+    /// What an event is to the supervisor: the proxy of several models knows them by other numbers.
+    fn translate(&mut self, event: Event) -> Vec<Event> {
+        match &mut self.fleet {
+            Some(fleet) => fleet.translate(event),
+            None => vec![event],
         }
     }
 
@@ -117,6 +136,9 @@ impl Runner {
         loop {
             tokio::select! {
                 Some(event) = self.received.recv() => return event,
+                request = next_request(&mut self.fleet) => if let Some(event) = self.on_request(request) {
+                    return event;
+                },
                 () = signals.stop.recv() => return Event::StopRequested,
                 _ = signals.state.recv() => self.processes.each(ProcessId::Router, Process::log_state),
                 timer = elapse(next_timer) => {
@@ -124,6 +146,18 @@ impl Runner {
                     return Event::TimeUp(timer);
                 }
             }
+        }
+    }
+
+    /// What follows from a request of an operator, beside its answer.
+    fn on_request(&mut self, request: Request) -> Option<Event> {
+        match self.fleet.as_mut()?.on_request(request)? {
+            Change::Start(place, process) => {
+                self.next_starts.retain(|id, _| id.part() != Part::Group(place));
+                self.processes.set_model(place, process);
+                Some(Event::Added(place))
+            }
+            Change::End(place) => Some(Event::Ended(place)),
         }
     }
 
@@ -141,9 +175,10 @@ impl Runner {
             Action::SetTimer(timer, after) => drop(self.timers.insert(timer, deadline_in(after))),
             Action::ClearTimer(timer) => drop(self.timers.remove(&timer)),
             Action::Report(report) => {
-                let address =
-                    self.processes.get(ProcessId::Router).and_then(|router| *router.address.borrow());
-                self.reporter.report(report, address);
+                let router = self.processes.get(ProcessId::Router);
+                let address = router.and_then(|router| router.address.borrow().clone());
+                self.reporter.report(&report, address, self.fleet.as_ref());
+                self.fleet.iter_mut().for_each(|fleet| fleet.on_report(&report));
             }
             Action::End(ending) => return Some(ending),
         }
@@ -187,6 +222,13 @@ impl Runner {
         if let (Some(cache), Some(options)) = (*process.cache.borrow(), self.next_starts.get_mut(id)) {
             options.cache = Some(cache);
         }
+    }
+}
+
+async fn next_request(fleet: &mut Option<Fleet>) -> Request {
+    match fleet {
+        Some(fleet) => fleet.next_request().await,
+        None => std::future::pending().await,
     }
 }
 

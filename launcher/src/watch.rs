@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::unistd::Pid;
+use penstock_router::base::listen_address::ListenAddress;
 use penstock_router::engine::{Patience, describe_shard, watch_shard};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -33,7 +34,7 @@ pub struct Liveness {
     /// The id of the process.
     pub pid: Pid,
     /// The address that the router listens on, once it printed it.
-    pub address: watch::Receiver<Option<SocketAddr>>,
+    pub address: watch::Receiver<Option<ListenAddress>>,
     /// Changes whenever the router prints that it is alive.
     pub alive: watch::Receiver<()>,
     /// Receives the size of a shard's KV cache.

@@ -15,7 +15,7 @@
 //! - [`proxy`]: passes requests on to whole servers, in the place of shards
 //! - [`grpc`]: the gRPC API for internal clients
 //! - [`admin`]: the socket for operators, over which replicas come and go
-//! - [`config`], [`supervised`], `live_state`, `replica_groups`, `scheduler_config`, `serve_error`, `start`: the settings, the lines
+//! - [`config`], `supervised`, `live_state`, `replica_groups`, `scheduler_config`, `serve_error`, `start`: the settings, the lines
 //!   to the launcher, the state that SIGUSR1 logs, how to connect to the shards, the settings of the scheduler, why the router
 //!   could not start, how all is built
 
@@ -37,7 +37,7 @@ mod replica_groups;
 mod scheduler_config;
 mod serve_error;
 mod start;
-pub mod supervised;
+mod supervised;
 pub mod text;
 
 use std::time::Duration;
@@ -54,6 +54,7 @@ use config::RouterConfig;
 use http::auth::ApiKeys;
 use http::server::HttpServer;
 use http::server::limits::ConnectionLimits;
+use http::server::listener::Listener;
 use http::state::AppState;
 use live_state::LiveState;
 use observe::metrics::Metrics;
@@ -67,7 +68,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// The listening sockets. The caller binds them: it knows which flag to name if that fails.
 pub struct Listeners {
     /// The socket for HTTP.
-    pub http: TcpListener,
+    pub http: Listener,
     /// The socket for gRPC, if that is served.
     pub grpc: Option<TcpListener>,
     /// The socket for operators, if there is one.
@@ -127,7 +128,7 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
 async fn serve_all(
     state: AppState,
     limits: ConnectionLimits,
-    (server, listener): (HttpServer, TcpListener),
+    (server, listener): (HttpServer, Listener),
     grpc: Option<grpc::GrpcListener>,
 ) -> Result<(), ServeError> {
     let grpc = grpc.map(|listener| Box::pin(grpc::serve(state, limits, listener)));

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::admin::record::{Recorded, ReplicaRecord};
 use crate::admin::{Admin, OnRemoved};
 use crate::base::error::Error;
+use crate::base::launcher_line::{ACCESS, Line};
 use crate::base::shutdown::Shutdown;
 use crate::block_events;
 use crate::block_events::Outbox;
@@ -33,11 +34,11 @@ use crate::inference::served_model::ServedModel;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::telemetry::Telemetry;
+use crate::replica_groups;
 use crate::scheduler_config::{possible, scheduler_config};
 use crate::serve_error::ServeError;
 use crate::text::fill_in_middle::FillInMiddle;
 use crate::text::tokenizer::Tokenizer;
-use crate::{replica_groups, supervised};
 
 /// What is served, for clients and for operators.
 pub(crate) struct Built {
@@ -134,7 +135,7 @@ fn state(
     tokenizer_info: Option<Map<String, Value>>,
 ) -> Result<AppState, ServeError> {
     let (options, metrics) = (&config.options, inference.metrics.clone());
-    let prefix = if config.supervised { supervised::ACCESS } else { "" };
+    let prefix = if config.supervised { ACCESS } else { "" };
     Ok(AppState {
         inference,
         api_keys,
@@ -179,7 +180,7 @@ fn on_removed(config: &RouterConfig) -> OnRemoved {
     let is_supervised = config.supervised;
     Arc::new(move |replica| {
         if is_supervised {
-            supervised::Line::Removed(replica).write();
+            Line::Removed(replica).write();
         }
     })
 }

@@ -1,8 +1,5 @@
 """Replicas that come and go over the admin socket while streams run, and what the socket refuses."""
 
-import http.client
-import json
-import socket
 import stat
 import subprocess
 import sys
@@ -13,6 +10,7 @@ from typing import Any
 
 import pytest
 from e2e import faults
+from e2e.admin_socket import AdminSocket
 from e2e.clients import COMPLETE, make_body
 from e2e.conftest import Launch
 from e2e.faults import MAX_CONCURRENT
@@ -24,24 +22,8 @@ pytestmark = pytest.mark.timeout(300)
 BODIES = [make_body(number, 160, number if number % 2 else None) for number in range(4)]
 
 
-class Admin:
-    """Calls of the admin socket."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("admin", timeout=120)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(120)
-        connection.sock.connect(str(self.path))
-        data = None if body is None else json.dumps(body)
-        try:
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            return reply.status, json.loads(reply.read())
-        finally:
-            connection.close()
+class Admin(AdminSocket):
+    """Calls about replicas."""
 
     def states(self) -> list[tuple[int, str]]:
         replicas = self.call("GET", "/replicas")[1]["replicas"]

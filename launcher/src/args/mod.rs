@@ -3,6 +3,7 @@
 
 mod choices;
 mod model;
+mod models;
 mod nodes;
 mod parse;
 mod process;
@@ -20,6 +21,7 @@ use tracing::level_filters::LevelFilter;
 
 pub use choices::{Device, LoadFormat, name_of};
 pub use model::{HubArgs, ModelArgs};
+pub use models::{ModelSpec, ModelsArgs};
 pub use nodes::NodeArgs;
 pub use parse::{is_boolean, without_variables};
 pub use process::ProcessArgs;
@@ -47,6 +49,10 @@ pub struct Args {
     /// What is served
     #[command(flatten, next_help_heading = "Model")]
     pub model: ModelArgs,
+
+    /// Several models in one server
+    #[command(flatten, next_help_heading = "Several models")]
+    pub models: ModelsArgs,
 
     /// How it is computed
     #[command(flatten, next_help_heading = "Shards")]
@@ -114,8 +120,10 @@ mod tests {
     #[test]
     fn every_flag_has_its_environment_variable() {
         let command = Args::command();
-        let flags =
-            command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "print_environment");
+        let without = ["print_environment", "model"];
+        let flags = command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set() && !without.contains(&arg.get_id().as_str()));
         for arg in flags {
             let expected = arg.get_id().as_str().to_uppercase().replace('-', "_");
             assert_eq!(arg.get_env().map(|env| env.to_string_lossy().into_owned()), Some(expected));

@@ -48,7 +48,10 @@ impl Args {
 
     /// Vertex AI names the folder of a model in AIP_STORAGE_URI.
     fn use_storage(&mut self, uri: Option<String>) -> Result<(), clap::Error> {
-        if self.model.model_id.is_none() && !matches!(self.task, Some(Task::Download(_))) {
+        if self.model.model_id.is_none()
+            && !self.models.are_several()
+            && !matches!(self.task, Some(Task::Download(_)))
+        {
             let folder = storage_folder(uri.as_deref());
             self.model.model_id =
                 folder.map_err(|reason| Self::command().error(ErrorKind::ValueValidation, reason))?;

@@ -26,6 +26,18 @@ pub struct ProcessArgs {
     #[arg(long, env, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub restart_window: u64,
 
+    /// Inherited pipe that closes when the launcher of several models is gone
+    #[arg(long, hide = true)]
+    pub parent_pipe_fd: Option<i32>,
+
+    /// Whether a launcher of several models reads stdout, and starts this one again
+    #[arg(long, hide = true)]
+    pub supervised: bool,
+
+    /// Models that share the cores and the memory of the machine
+    #[arg(long, hide = true, default_value_t = 1)]
+    pub machine_share: u32,
+
     /// FAULT HOOK, for tests only: what a shard is to do wrong, see server/penstock_server/rpc/faults.py
     #[arg(long, hide = true)]
     pub fault: Vec<String>,

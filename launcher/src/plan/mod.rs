@@ -85,8 +85,23 @@ pub struct ProcessSpec {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
+    /// Variables that it has otherwise than the launcher; `None` for one that it has not.
+    pub environment: Vec<(String, Option<String>)>,
+    /// What differs between its starts.
+    pub each_start: EachStart,
     /// How the launcher finds out that it is ready.
     pub readiness: Readiness,
+}
+
+/// What a process is told that differs between its starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EachStart {
+    /// A shard: where its group meets, and how large its cache was.
+    Group,
+    /// A router: how often it was started again.
+    Restarts,
+    /// Nothing.
+    Alike,
 }
 
 /// How the launcher finds out that a process is ready.
@@ -106,7 +121,7 @@ impl Plan {
         let num_shards = choose_num_shards(args, hardware, device)?;
         let (num_nodes, node) = (args.nodes.nnodes, args.nodes.node_rank);
         let (first_rank, num_ranks) = (node * num_shards, num_nodes * num_shards);
-        let threads = threads_per_shard(hardware, num_replicas * num_shards);
+        let threads = threads_per_shard(hardware, num_replicas * num_shards * args.process.machine_share);
         let groups: Vec<_> = (0..num_replicas)
             .map(|number| Group {
                 args,
@@ -132,6 +147,12 @@ impl Plan {
         })
     }
 
+    /// Several models: a group of one process for each, empty ones for others to come, and the proxy.
+    pub fn of_models(groups: Vec<Vec<ProcessSpec>>, proxy: ProcessSpec, run_dir: PathBuf) -> Self {
+        let devices = format!("{} models", groups.len());
+        Self { groups, router: proxy, first_rank: 0, num_ranks: 1, run_dir, devices }
+    }
+
     /// Replicas, and shards of each, on all machines.
     pub fn size(&self) -> (usize, usize) {
         (self.groups.len(), self.num_ranks)
@@ -139,11 +160,14 @@ impl Plan {
 
     /// The process to start, with the flags that differ between starts.
     pub fn spec(&self, id: ProcessId, options: StartOptions) -> ProcessSpec {
-        let (spec, flags) = match id {
-            ProcessId::Shard { group, rank } => {
-                (&self.groups[group][rank - self.first_rank], self.shard_flags(id, options))
-            }
-            ProcessId::Router => (&self.router, vec![format!("--router-restarts={}", options.num_restarts)]),
+        let spec = match id {
+            ProcessId::Shard { group, rank } => &self.groups[group][rank - self.first_rank],
+            ProcessId::Router => &self.router,
+        };
+        let flags = match spec.each_start {
+            EachStart::Group => self.shard_flags(id, options),
+            EachStart::Restarts => vec![format!("--router-restarts={}", options.num_restarts)],
+            EachStart::Alike => Vec::new(),
         };
         let args = spec.args.iter().cloned().chain(flags).collect();
         ProcessSpec { args, ..spec.clone() }
@@ -166,6 +190,16 @@ impl Plan {
         };
         self.run_dir.join(format!("group-{group}-{}", options.num_restarts))
     }
+}
+
+/// GPUs that a model takes that is one of several: as many as its flags say, else one for each replica.
+pub fn num_gpus(args: &Args, hardware: &Hardware) -> Result<u32, PlanError> {
+    if let Some(error) = contradiction(args) {
+        return Err(error);
+    }
+    let of_each = args.shards.num_shard.unwrap_or(1);
+    let is_cuda = choose_device(args, hardware)? == Device::Cuda;
+    Ok(if is_cuda { args.shards.num_replicas * of_each } else { 0 })
 }
 
 fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> {
@@ -269,6 +303,12 @@ fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessS
     flags.push(format!("--parent-pipe-fd={}", places.parent_pipe_fd));
     flags.push("--listen-stdin".to_owned());
     flags.push(format!("--run-dir={}", places.run_dir.display()));
-    let readiness = Readiness::StdoutHeartbeat;
-    ProcessSpec { name: "router".to_owned(), program: places.router.clone(), args: flags, readiness }
+    ProcessSpec {
+        name: "router".to_owned(),
+        program: places.router.clone(),
+        args: flags,
+        environment: Vec::new(),
+        each_start: EachStart::Restarts,
+        readiness: Readiness::StdoutHeartbeat,
+    }
 }

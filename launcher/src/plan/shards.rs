@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use penstock_router::engine::speculation::Speculation;
 
-use super::{Places, ProcessSpec, Readiness};
+use super::{EachStart, Places, ProcessSpec, Readiness};
 use crate::args::{Args, Device, name_of};
 use crate::report::shard_name;
 
@@ -55,12 +55,19 @@ impl Group<'_> {
                 .into_iter()
                 .chain(self.flags(rank, socket))
                 .collect(),
+            environment: Vec::new(),
+            each_start: EachStart::Group,
             readiness: Readiness::GrpcHealth(socket.to_owned()),
         }
     }
 
     fn is_over_nodes(&self) -> bool {
         self.num_ranks > self.num_shards
+    }
+
+    /// Groups that share the memory of the machine, those of other models among them.
+    fn num_sharing(&self) -> u32 {
+        self.num_replicas * self.args.process.machine_share
     }
 
     /// How tokens are drafted, where that is not the default of the shards.
@@ -100,7 +107,7 @@ impl Group<'_> {
             ("world-size", Some(self.num_ranks.to_string())),
             ("ranks-per-node", self.is_over_nodes().then(|| self.num_shards.to_string())),
             ("secret-file", secret_file.map(|file| file.display().to_string())),
-            ("num-replicas", Some(self.num_replicas).filter(|all| *all > 1).map(|it| it.to_string())),
+            ("num-replicas", Some(self.num_sharing()).filter(|all| *all > 1).map(|it| it.to_string())),
             (
                 "first-gpu",
                 Some(self.number * self.num_shards).filter(|first| *first > 0).map(|it| it.to_string()),

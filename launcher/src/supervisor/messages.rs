@@ -48,12 +48,18 @@ pub enum Event {
     Hung(ProcessId, String),
     /// The router can no longer use the shards of a replica; with the reason it gave.
     ShardsFailed(usize, String),
-    /// The router has forgotten this replica: nobody needs its shards.
+    /// A model is to be started in this place, which is free.
+    Added(usize),
+    /// The router has forgotten this replica, or the proxy this model: nobody needs its processes.
     Removed(usize),
     /// All machines that the group needs are there.
     NodesComplete,
     /// One of them is lost. That its shards have ended follows.
     NodeLost,
+    /// An operator does not wait any longer until nobody needs the processes of this model.
+    Ended(usize),
+    /// The proxy serves the models with these numbers.
+    Serves(Vec<usize>),
     /// SIGTERM, SIGINT or SIGHUP.
     StopRequested,
     /// This timer ran out.
@@ -146,6 +152,8 @@ pub enum Report {
 pub enum Consequence {
     /// It restarts the part that failed.
     Restart,
+    /// It forgets the part, which was never ready.
+    Drop,
     /// It stops everything.
     End,
 }

@@ -7,14 +7,19 @@
 //!    └──── failure, or asked to stop ─────────────┴── too many restarts ──┴──────────────────▲
 //! ```
 //!
-//! A server has a group of shards for each replica of the model. The router is started when the first group is ready. In the
+//! A server has a group of shards for each replica of the model. The router is started when the first group is ready. A
+//! launcher of several models has a group of one process for each model, and a proxy in the place of the router, which is
+//! started when all of them are ready; there, groups may be added later, and one that fails before it was ready is dropped. In the
 //! phase Serving, a shard that ends or hangs has its whole group killed and started again; other groups go on. A router that
 //! ends or hangs is started again alone. A group that fails too often is left down for as long as there is another.
 
 mod messages;
 mod restarts;
+mod supervised;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_models;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +27,7 @@ use std::time::Duration;
 pub use messages::{Action, Consequence, Ending, Event, Exit, Part, ProcessId, Report, Timeouts, Timer};
 pub use restarts::RestartLimit;
 
-use restarts::Restarts;
+use supervised::{LIVE, State, Supervised};
 
 /// How long processes may take to end after a signal.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,37 +42,6 @@ enum Phase {
     Stopping,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Not running, and no timer will start it.
-    Down,
-    Starting,
-    Up,
-    /// Killed; not all of its processes have ended yet.
-    Killing,
-    /// Asked to end; not all of its processes have ended yet.
-    Leaving,
-    /// Started again when its timer runs out.
-    BackingOff,
-    /// Started as soon as all machines are there that it needs.
-    AwaitingNodes,
-}
-
-/// A group of shards, or the router.
-#[derive(Debug)]
-struct Supervised {
-    state: State,
-    /// Whether it was ever ready.
-    was_up: bool,
-    /// Whether it is to end, and not to be started again.
-    is_removed: bool,
-    restarts: Restarts,
-}
-
-/// Of a group in these, shards answer or will.
-const LIVE: [State; 5] =
-    [State::Starting, State::Up, State::Killing, State::BackingOff, State::AwaitingNodes];
-
 /// The state machine.
 #[derive(Debug)]
 pub struct Supervisor {
@@ -76,6 +50,8 @@ pub struct Supervisor {
     num_shards: usize,
     /// Whether all machines are there.
     has_all_nodes: bool,
+    /// Whether the router waits for all groups, and not for one.
+    waits_for_all: bool,
     phase: Phase,
     ending: Ending,
     groups: Vec<Supervised>,
@@ -94,17 +70,13 @@ impl Supervisor {
         timeouts: Timeouts,
         limit: RestartLimit,
     ) -> (Self, Vec<Action>) {
-        let supervised = || Supervised {
-            state: State::Down,
-            was_up: false,
-            is_removed: false,
-            restarts: Restarts::new(limit),
-        };
+        let supervised = || Supervised::new(limit);
         let mut supervisor = Self {
             timeouts,
             limit,
             num_shards,
             has_all_nodes,
+            waits_for_all: false,
             phase: Phase::Starting,
             ending: Ending::Stopped,
             groups: (0..num_groups).map(|_| supervised()).collect(),
@@ -115,6 +87,19 @@ impl Supervisor {
         };
         let actions = (0..num_groups).flat_map(|group| supervisor.start_part(Part::Group(group))).collect();
         (supervisor, actions)
+    }
+
+    /// The state machine of so many models, each a group of one process, and of room for so many more.
+    pub fn start_models(
+        (num_models, num_spare): (usize, usize),
+        timeouts: Timeouts,
+        limit: RestartLimit,
+    ) -> (Self, Vec<Action>) {
+        let (mut supervisor, first) = Self::start((num_models, 1), true, timeouts, limit);
+        supervisor.waits_for_all = true;
+        let spare = || Supervised { is_removed: true, ..Supervised::new(limit) };
+        supervisor.groups.extend((0..num_spare).map(|_| spare()));
+        (supervisor, first)
     }
 
     /// The actions that follow from an event. `now` is the time since the start and never decreases.
@@ -133,7 +118,9 @@ impl Supervisor {
             Event::Exited(id, exit) => self.on_exited(id, exit),
             Event::Hung(id, reason) => self.on_hung(id, reason),
             Event::ShardsFailed(group, reason) => self.on_shards_failed(group, reason),
-            Event::Removed(group) => self.on_removed(group),
+            Event::Added(group) => self.on_added(group),
+            Event::Removed(group) | Event::Ended(group) => self.on_removed(group),
+            Event::Serves(_) => Vec::new(),
             Event::NodesComplete => self.on_nodes_complete(),
             Event::NodeLost => {
                 self.has_all_nodes = false;
@@ -213,10 +200,31 @@ impl Supervisor {
         if part == Part::Router && self.phase == Phase::Starting {
             self.phase = Phase::Serving;
         }
-        if part != Part::Router && self.router.state == State::Down && self.phase != Phase::Draining {
+        let waits =
+            self.phase == Phase::Starting && self.waits_for_all && self.has_group_in(&[State::Starting]);
+        if part != Part::Router && self.router.state == State::Down && self.phase != Phase::Draining && !waits
+        {
             actions.extend(self.start_part(Part::Router));
         }
         actions
+    }
+
+    /// Starts a group in a place that is free. While the server ends there is none.
+    fn on_added(&mut self, group: usize) -> Vec<Action> {
+        let is_free = self.groups.get(group).is_some_and(|it| it.is_removed && it.state == State::Down);
+        if !is_free || self.phase != Phase::Serving {
+            return vec![Action::Report(Report::Removed(group))];
+        }
+        self.groups[group] = Supervised { is_added: true, ..Supervised::new(self.limit) };
+        self.start_part(Part::Group(group))
+    }
+
+    /// What follows when a part fails that is not to end.
+    fn consequence(&self, part: Part) -> Consequence {
+        match part {
+            Part::Group(group) if self.groups[group].is_trial() => Consequence::Drop,
+            _ => Consequence::Restart,
+        }
     }
 
     fn report_up(&mut self, part: Part) -> Report {
@@ -227,8 +235,10 @@ impl Supervisor {
         }
     }
 
+    /// Whether such a group is there to stay: one that was added may never get ready.
     fn has_group_in(&self, states: &[State]) -> bool {
-        self.groups.iter().any(|group| !group.is_removed && states.contains(&group.state))
+        let counts = |group: &&Supervised| !group.is_removed && !group.is_trial();
+        self.groups.iter().filter(counts).any(|group| states.contains(&group.state))
     }
 
     /// Ends a group that nobody needs, unless it is the last one: with none no router could be started again.
@@ -291,7 +301,7 @@ impl Supervisor {
             (Phase::Stopping, _) => Vec::new(),
             (_, state) if ![State::Starting, State::Up].contains(&state) => Vec::new(),
             (Phase::Starting, _) => self.fail(Report::Hung(id, reason, Consequence::End)),
-            _ => self.fail_part(part, Report::Hung(id, reason, Consequence::Restart)),
+            _ => self.fail_part(part, Report::Hung(id, reason, self.consequence(part))),
         }
     }
 
@@ -299,7 +309,9 @@ impl Supervisor {
     fn on_unexpected_exit(&mut self, id: ProcessId, exit: Exit) -> Vec<Action> {
         let part = id.part();
         let mut actions = match self.part(part).state {
-            State::Starting | State::Up => self.fail_part(part, Report::Died(id, exit, Consequence::Restart)),
+            State::Starting | State::Up => {
+                self.fail_part(part, Report::Died(id, exit, self.consequence(part)))
+            }
             State::Down | State::Killing | State::Leaving | State::BackingOff | State::AwaitingNodes => {
                 Vec::new()
             }
@@ -307,7 +319,10 @@ impl Supervisor {
         let is_ending = [State::Killing, State::Leaving].contains(&self.part(part).state);
         if is_ending && self.alive_members(part).is_empty() {
             actions.extend(match part {
-                Part::Group(group) if self.groups[group].is_removed => self.on_group_gone(group),
+                Part::Group(group) if self.groups[group].is_removed || self.groups[group].is_trial() => {
+                    self.groups[group].is_removed = true;
+                    self.on_group_gone(group)
+                }
                 _ => self.restart(part),
             });
         }
@@ -379,7 +394,7 @@ impl Supervisor {
         let not_ready = self.members(part).into_iter().filter(|id| self.waiting.contains(id)).collect();
         match self.phase {
             Phase::Starting => self.fail(Report::NotReady(not_ready, Consequence::End)),
-            _ => self.fail_part(part, Report::NotReady(not_ready, Consequence::Restart)),
+            _ => self.fail_part(part, Report::NotReady(not_ready, self.consequence(part))),
         }
     }
 

@@ -3,14 +3,14 @@
 use super::ProcessId::Router;
 use super::*;
 
-const TIMEOUTS: Timeouts = Timeouts { startup: Duration::from_secs(9), grace: Duration::from_secs(90) };
-const LIMIT: RestartLimit = RestartLimit { count: 3, window: Duration::from_secs(100) };
+pub const TIMEOUTS: Timeouts = Timeouts { startup: Duration::from_secs(9), grace: Duration::from_secs(90) };
+pub const LIMIT: RestartLimit = RestartLimit { count: 3, window: Duration::from_secs(100) };
 
-fn exit(success: bool) -> Exit {
+pub fn exit(success: bool) -> Exit {
     Exit { success, status: "exit".to_owned(), last_error: Vec::new() }
 }
 
-fn at(seconds: u64) -> Duration {
+pub fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
@@ -20,7 +20,7 @@ fn shard(rank: usize) -> ProcessId {
 }
 
 /// The only shard of a replica.
-fn alone(group: usize) -> ProcessId {
+pub fn alone(group: usize) -> ProcessId {
     ProcessId::Shard { group, rank: 0 }
 }
 
@@ -46,14 +46,14 @@ fn serving() -> Supervisor {
     supervisor
 }
 
-fn end_of(actions: &[Action]) -> Option<Ending> {
+pub fn end_of(actions: &[Action]) -> Option<Ending> {
     actions.iter().find_map(|action| match action {
         Action::End(ending) => Some(*ending),
         _ => None,
     })
 }
 
-fn starts(actions: &[Action]) -> Vec<ProcessId> {
+pub fn starts(actions: &[Action]) -> Vec<ProcessId> {
     let ids = actions.iter().filter_map(|action| match action {
         Action::Start(id) => Some(*id),
         _ => None,
@@ -384,14 +384,17 @@ fn a_server_that_waits_for_a_machine_stops_when_it_is_asked_to() {
 #[test]
 fn random_histories_end_with_the_last_process() {
     for seed in 0..5000_u64 {
-        let groups = if seed % 2 == 0 { (1, 3) } else { (3, 2) };
-        random_history(seed, groups);
+        let started = match seed % 3 {
+            0 => Supervisor::start((1, 3), false, TIMEOUTS, LIMIT),
+            1 => Supervisor::start((3, 2), true, TIMEOUTS, LIMIT),
+            _ => Supervisor::start_models((2, 1), TIMEOUTS, LIMIT),
+        };
+        random_history(seed, started);
     }
 }
 
-fn random_history(seed: u64, groups: (usize, usize)) {
+fn random_history(seed: u64, (mut supervisor, mut actions): (Supervisor, Vec<Action>)) {
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let (mut supervisor, mut actions) = Supervisor::start(groups, !seed.is_multiple_of(3), TIMEOUTS, LIMIT);
     let (mut alive, mut timers) = (BTreeSet::new(), BTreeSet::new());
     for turn in 0..10_000 {
         for action in &actions {
@@ -426,6 +429,7 @@ fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTree
         (5, ..) if random.is_multiple_of(5) => Event::Removed(random as usize / 16 % 3),
         (6, ..) if random.is_multiple_of(7) => Event::NodeLost,
         (6, ..) => Event::NodesComplete,
+        (8, ..) if random.is_multiple_of(5) => Event::Added(random as usize / 16 % 3),
         (5, ..) => Event::ShardsFailed(random as usize / 16 % 3, String::new()),
         (7, _, Some(timer)) | (_, None, Some(timer)) => {
             timers.remove(&timer);

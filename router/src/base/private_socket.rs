@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixSocket};
 
 /// Connections that may wait to be accepted.
-const BACKLOG: u32 = 16;
+const BACKLOG: u32 = 1024;
 
 /// A listening socket, whose file is removed when it is dropped.
 #[derive(Debug)]
@@ -27,8 +27,15 @@ pub struct SocketFile {
     inode: u64,
 }
 
-impl PrivateSocket {
-    /// Listens at this path. A socket that nobody listens on any more is replaced; anything else is left alone.
+/// A socket that is bound to its path, and refuses connections.
+#[derive(Debug)]
+pub struct ReservedSocket {
+    socket: UnixSocket,
+    file: SocketFile,
+}
+
+impl ReservedSocket {
+    /// Takes this path. A socket that nobody listens on any more is replaced; anything else is left alone.
     pub fn bind(path: &Path) -> io::Result<Self> {
         remove_stale(path)?;
         let socket = UnixSocket::new_stream()?;
@@ -36,7 +43,19 @@ impl PrivateSocket {
         let file = SocketFile { path: path.to_owned(), inode: fs::metadata(path)?.ino() };
         // Before it listens nobody can connect, so it was never open to others.
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
-        Ok(Self { listener: socket.listen(BACKLOG)?, file })
+        Ok(Self { socket, file })
+    }
+
+    /// Takes connections from now on.
+    pub fn listen(self) -> io::Result<PrivateSocket> {
+        Ok(PrivateSocket { listener: self.socket.listen(BACKLOG)?, file: self.file })
+    }
+}
+
+impl PrivateSocket {
+    /// Listens at this path, as [`ReservedSocket::bind`] takes it.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        ReservedSocket::bind(path)?.listen()
     }
 }
 

@@ -1,5 +1,7 @@
 //! How long the path of a Unix socket may be. The system refuses longer ones when they are used, without saying why.
 
+use std::path::PathBuf;
+
 /// Bytes that a path may have: the system keeps it in 108, with a zero behind it.
 const MAX_BYTES: usize = 107;
 
@@ -13,6 +15,11 @@ pub fn check(path: &str) -> Result<(), String> {
         return Err(format!("the path of a socket has at most {MAX_BYTES} bytes, and `{path}` has {len}"));
     }
     Ok(())
+}
+
+/// The path in the text of a flag.
+pub fn parse(text: &str) -> Result<PathBuf, String> {
+    check(text).map(|()| PathBuf::from(text))
 }
 
 #[cfg(test)]

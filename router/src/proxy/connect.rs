@@ -1,4 +1,4 @@
-//! Connections to upstreams: TCP, and TLS over it for https.
+//! Connections to upstreams: TCP, and TLS over it for https, or a Unix socket.
 
 use std::io;
 use std::path::Path;
@@ -9,19 +9,21 @@ use std::time::Duration;
 
 use axum::BoxError;
 use axum::http::Uri;
-use axum::http::uri::Scheme;
+use axum::http::uri::{Authority, Scheme};
 use futures::future::BoxFuture;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 use tower::Service;
 
 use super::error::ProxyError;
+use super::url::socket_of;
 
 /// Longest time for TCP and TLS to be agreed on.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -75,6 +77,11 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
+        let authority = uri.authority().map(Authority::as_str).unwrap_or_default();
+        if let Some(path) = socket_of(uri.scheme_str().unwrap_or_default(), authority) {
+            let open = async move { Ok::<_, BoxError>(Link(Box::new(UnixStream::connect(path).await?))) };
+            return Box::pin(async move { Ok(TokioIo::new(timeout(CONNECT_TIMEOUT, open).await??)) });
+        }
         let tls = Some(self.tls.clone()).filter(|_| uri.scheme() == Some(&Scheme::HTTPS));
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let tcp = self.tcp.call(uri);

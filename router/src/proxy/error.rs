@@ -6,6 +6,7 @@ use metrics_exporter_prometheus::BuildError;
 use thiserror::Error as ThisError;
 
 use super::url::UpstreamUrl;
+use crate::http::auth::ApiKeyError;
 use crate::http::server::tls::TlsError;
 
 /// Why the proxy could not start, or stopped.
@@ -14,6 +15,14 @@ use crate::http::server::tls::TlsError;
 pub enum ProxyError {
     #[error("--upstream {0} is given twice")]
     Twice(UpstreamUrl),
+    #[error("--upstream {0} has no name, but others have: each needs that of its model, as in NAME=URL")]
+    Unnamed(UpstreamUrl),
+    #[error("`{0}` is the name of two models: name each model, and each adapter, once")]
+    NameOfTwo(String),
+    #[error("cannot read --models-file {}: {reason}", path.display())]
+    ModelsFile { path: PathBuf, reason: String },
+    #[error(transparent)]
+    ApiKeys(#[from] ApiKeyError),
     #[error("cannot read --upstream-ca {}: {reason}", path.display())]
     UnreadableCa { path: PathBuf, reason: String },
     #[error("TLS to upstreams cannot be set up: {0}")]

@@ -1,10 +1,10 @@
 //! Passes a request on: reads it whole, chooses an upstream, and tries others for as long as no byte of a response has come.
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -14,8 +14,9 @@ use super::client::describe;
 use super::headers;
 use super::prompt::Prompt;
 use super::reply::{Beginning, Reply};
-use super::state::Proxy;
-use super::upstream::{Place, State};
+use super::state::{Arrival, Proxy};
+use super::upstream::{Place, State, Upstreams};
+use super::wanted::Wanted;
 use crate::base::error::Error;
 use crate::base::request_id::{REQUEST_ID, RequestId};
 use crate::http::auth::presented_key;
@@ -55,19 +56,43 @@ impl Proxy {
     /// Passes a request on. That of a generation goes where the beginning of its prompt is.
     pub async fn forward(&self, request: Request, generates: bool) -> Result<Response, Error> {
         let arrival = self.begin();
-        let whole = self.read(request).await?;
+        let mut whole = self.read(request).await?;
+        let wanted = Wanted::by(&mut whole.parts, &whole.body.bytes).await;
+        let upstreams = self.find(&wanted, &whole.parts.headers)?;
         let prompt = if generates {
             self.prompts.read(presented_key(&whole.parts.headers), &whole.body.bytes)
         } else {
             Prompt::default()
         };
+        self.send(&upstreams, &whole, &prompt, arrival).await
+    }
+
+    /// The upstreams of the model that is wanted. Only who has an API key is told which models there are.
+    pub fn find(&self, wanted: &Wanted, headers: &HeaderMap) -> Result<Upstreams, Error> {
+        self.models.find(wanted).or_else(|unknown| self.keys.identify(headers).and(Err(unknown)))
+    }
+
+    /// Passes a question without a body on to these upstreams.
+    pub async fn ask(&self, upstreams: &Upstreams, parts: Parts) -> Result<Response, Error> {
+        let arrival = self.begin();
+        let whole = self.read(Request::from_parts(parts, Body::empty())).await?;
+        self.send(upstreams, &whole, &Prompt::default(), arrival).await
+    }
+
+    async fn send(
+        &self,
+        upstreams: &Upstreams,
+        whole: &Whole,
+        prompt: &Prompt,
+        arrival: Arrival,
+    ) -> Result<Response, Error> {
         let mut tries = Tries::default();
         while tries.losses < MAX_LOSSES
-            && let Some(mut place) = self.upstreams.choose(&prompt, &tries.tried)
+            && let Some(mut place) = upstreams.choose(prompt, &tries.tried)
         {
-            self.count_try(&prompt, &place, tries.tried.is_empty());
+            self.count_try(prompt, &place, tries.tried.is_empty());
             tries.tried.push(place.number());
-            let attempt = self.attempt(&mut place, &whole).await;
+            let attempt = self.attempt(&mut place, whole).await;
             if let Attempt::Answered(beginning) = attempt {
                 return Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning));
             }
@@ -102,7 +127,7 @@ impl Proxy {
 
     async fn attempt(&self, place: &mut Place, whole: &Whole) -> Attempt {
         let upstream = place.upstream();
-        let sent = self.upstreams.client().request(whole.to(place, &self.via));
+        let sent = place.upstreams().client().request(whole.to(place, &self.via));
         let answered = tokio::select! {
             biased;
             answered = sent => answered,
@@ -136,11 +161,11 @@ impl Proxy {
 
     /// Nobody listens there.
     fn on_unreached(&self, place: &Place, reason: &str) -> Attempt {
-        let upstream = place.upstream();
+        let (upstream, upstreams) = (place.upstream(), place.upstreams());
         upstream.metrics.failures.increment(1);
-        if self.upstreams.set_state(place.number(), State::Down) {
+        if upstreams.set_state(place.number(), State::Down) {
             tracing::warn!("upstream {} takes no requests: {reason}", upstream.url);
-            self.upstreams.forget(place.number());
+            upstreams.forget(place.number());
         }
         upstream.doubt();
         Attempt::Unreached

@@ -39,9 +39,6 @@ pub async fn watch_all(upstreams: &Upstreams, interval: Duration) -> JoinSet<()>
     while let Some(Ok(watched)) = first.join_next().await {
         tasks.spawn(watched.go_on(interval));
     }
-    if !upstreams.any_is_up() {
-        warn!("no upstream takes requests yet: all requests are refused until one does");
-    }
     tasks
 }
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::models::Models;
 use super::upstream::{State, Upstreams};
 use crate::http::server::OpenConnections;
 
@@ -14,6 +15,8 @@ pub(super) struct LiveState {
 
 #[derive(Serialize)]
 struct UpstreamState {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     url: String,
     state: State,
     /// Requests without the end of their response.
@@ -24,12 +27,14 @@ struct UpstreamState {
 
 impl LiveState {
     /// At this moment.
-    pub fn of(upstreams: &Upstreams, connections: &OpenConnections) -> Self {
-        let states = (0..upstreams.len()).map(|number| UpstreamState::of(upstreams, number));
+    pub fn of(models: &Models, connections: &OpenConnections) -> Self {
+        let of_one = |upstreams: &Upstreams| -> Vec<_> {
+            (0..upstreams.len()).map(|number| UpstreamState::of(upstreams, number)).collect()
+        };
         Self {
             connections: connections.count(),
             max_connections: connections.max(),
-            upstreams: states.collect(),
+            upstreams: models.all().iter().flat_map(of_one).collect(),
         }
     }
 }
@@ -37,6 +42,12 @@ impl LiveState {
 impl UpstreamState {
     fn of(upstreams: &Upstreams, number: usize) -> Self {
         let (upstream, (requests, index_chunks)) = (upstreams.get(number), upstreams.levels(number));
-        Self { url: upstream.url.to_string(), state: upstream.state(), requests, index_chunks }
+        Self {
+            model: upstreams.model().map(str::to_owned),
+            url: upstream.url.to_string(),
+            state: upstream.state(),
+            requests,
+            index_chunks,
+        }
     }
 }

@@ -63,10 +63,13 @@ impl ProxyMetrics {
     }
 
     /// Registers those of one upstream.
-    pub fn of_upstream(&self, url: &UpstreamUrl) -> UpstreamMetrics {
+    /// Where upstreams serve different models, they have the label `model`, too.
+    pub fn of_upstream(&self, url: &UpstreamUrl, model: Option<&str>) -> UpstreamMetrics {
         let (names, url) = (Names(&self.recorder), url.to_string());
-        let gauge = |name, help| names.named_gauge(name, help, "upstream", &url);
-        let counter = |name, help| names.named_counter(name, help, "upstream", &url);
+        let labels: Vec<_> =
+            [("upstream", url.as_str())].into_iter().chain(model.map(|model| ("model", model))).collect();
+        let gauge = |name, help| names.named_gauge(name, help, &labels);
+        let counter = |name, help| names.named_counter(name, help, &labels);
         UpstreamMetrics {
             ready: gauge("tgi_upstream_ready", "1 while the upstream takes requests, else 0"),
             in_flight: gauge("tgi_upstream_requests_in_flight", "Requests that the upstream has"),

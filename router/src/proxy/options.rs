@@ -6,7 +6,8 @@ use clap::{ArgAction, Args, ValueEnum};
 use penstock_scheduler::PlacementPolicy;
 
 use super::error::ProxyError;
-use super::url::UpstreamUrl;
+use super::named_upstream::NamedUpstream;
+use super::served::{ServedEntry, of_flags, read};
 use crate::http::server::limits::ConnectionLimits;
 use crate::http::server::options::ListenOptions;
 use crate::observe::access_log::AccessLogOptions;
@@ -15,9 +16,19 @@ use crate::observe::log_options::LogOptions;
 /// All settings of the proxy.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct ProxyConfig {
-    /// URL of a server that requests are passed on to, such as http://10.0.0.7:3000; give it again for several
-    #[arg(long, required = true, action = ArgAction::Append, value_name = "URL")]
-    pub upstream: Vec<UpstreamUrl>,
+    /// URL of a server that requests are passed on to, such as http://10.0.0.7:3000 or unix:PATH; give it again for several.
+    /// Before it may stand the names that requests send for its model, as in NAME,ADAPTER=URL: then a request goes to a server
+    /// of the model that it names
+    #[arg(long, required_unless_present = "models_file", action = ArgAction::Append, value_name = "[NAMES=]URL")]
+    pub upstream: Vec<NamedUpstream>,
+
+    /// File with the models and their upstreams, which is read again whenever it changes
+    #[arg(long, hide = true, conflicts_with = "upstream")]
+    pub models_file: Option<PathBuf>,
+
+    /// File of API keys as the servers have it: whoever has none of them is not told which models there are
+    #[arg(long, env)]
+    pub api_key_file: Option<PathBuf>,
 
     /// Which upstream a request goes to
     #[arg(long, value_enum, default_value = "prefix")]
@@ -58,13 +69,14 @@ pub struct ProxyConfig {
 }
 
 impl ProxyConfig {
-    /// Refuses an upstream that is given twice.
+    /// Refuses upstreams that are given twice, and names that could mean two models.
     pub fn check(&self) -> Result<(), ProxyError> {
-        let repeated = self.upstream.iter().enumerate().find(|(number, url)| {
-            let before = &self.upstream[..*number];
-            before.contains(url)
-        });
-        repeated.map_or(Ok(()), |(_, url)| Err(ProxyError::Twice(url.clone())))
+        self.served().map(drop)
+    }
+
+    /// What is to be served.
+    pub fn served(&self) -> Result<Vec<ServedEntry>, ProxyError> {
+        self.models_file.as_deref().map_or_else(|| of_flags(&self.upstream), read)
     }
 }
 

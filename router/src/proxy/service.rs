@@ -9,6 +9,7 @@ use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::state::Proxy;
+use super::wanted::Wanted;
 use crate::api::table::{Route, dialect_of, routes};
 use crate::base::error::Error;
 use crate::base::shutdown::Shutdown;
@@ -22,6 +23,8 @@ use crate::observe::telemetry::Telemetry;
 
 /// Answered by the proxy, of its own state.
 const READY: [&str; 3] = ["/health", "/health/ready", "/ping"];
+/// Answered by the servers of each model, and put together.
+const LISTS: [&str; 3] = ["/v1/models", "/api/tags", "/api/ps"];
 const LIVE: &str = "/health/live";
 const METRICS: &str = "/metrics";
 /// They would change one upstream of several.
@@ -34,6 +37,7 @@ pub fn service(proxy: Proxy, access_log: AccessLog) -> Router {
     let service = READY.into_iter().fold(Router::new(), |router, path| router.route(path, get(ready)));
     let service = service.route(LIVE, get(|| async {})).route(METRICS, get(metrics));
     let service = ADAPTERS.into_iter().fold(service, |router, path| router.route(path, post(one_of_several)));
+    let service = LISTS.into_iter().fold(service, |router, path| router.route(path, get(list)));
     let passed_on = routes().into_iter().filter(|route| !is_own(route.path));
     let service =
         passed_on.fold(service, |router, route| router.route(route.path, pass_on(&route, &proxy.shutdown)));
@@ -51,7 +55,11 @@ pub fn service(proxy: Proxy, access_log: AccessLog) -> Router {
 }
 
 fn is_own(path: &str) -> bool {
-    READY.contains(&path) || path == LIVE || path == METRICS || ADAPTERS.contains(&path)
+    READY.contains(&path)
+        || LISTS.contains(&path)
+        || path == LIVE
+        || path == METRICS
+        || ADAPTERS.contains(&path)
 }
 
 fn pass_on(route: &Route, shutdown: &Shutdown) -> MethodRouter<Proxy> {
@@ -72,14 +80,27 @@ async fn other(State(proxy): State<Proxy>, request: Request) -> Result<Response,
     proxy.forward(request, false).await
 }
 
-/// 200 while an upstream takes requests, and the proxy does.
-async fn ready(State(proxy): State<Proxy>) -> Result<(), Error> {
-    let is_ready = proxy.upstreams.any_is_up() && !proxy.shutdown.is_draining();
-    if is_ready { Ok(()) } else { Err(Error::NoUpstream) }
+/// What is served, under which names.
+async fn list(State(proxy): State<Proxy>, request: Request) -> Result<Response, Error> {
+    proxy.list(request).await
 }
 
-async fn metrics(State(proxy): State<Proxy>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], proxy.metrics.render())
+/// 200 while an upstream takes requests, and the proxy does: one of the model that the query names, or of any.
+async fn ready(State(proxy): State<Proxy>, request: Request) -> Result<(), Error> {
+    let is_up = match Wanted::by_query(request.uri()) {
+        wanted @ Wanted { model: Some(_), .. } => proxy.find(&wanted, request.headers())?.any_is_up(),
+        _ => proxy.models.any_is_up(),
+    };
+    if is_up && !proxy.shutdown.is_draining() { Ok(()) } else { Err(Error::NoUpstream) }
+}
+
+/// Those of the proxy, or of the model that the query names.
+async fn metrics(State(proxy): State<Proxy>, request: Request) -> Result<Response, Error> {
+    if Wanted::by_query(request.uri()).model.is_some() {
+        return proxy.forward(request, false).await;
+    }
+    let text = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Ok((text, proxy.metrics.render()).into_response())
 }
 
 async fn one_of_several() -> Error {

@@ -8,16 +8,19 @@ use metrics::Histogram;
 use super::body::Buffers;
 use super::headers::own_via;
 use super::metrics::ProxyMetrics;
+use super::models::Models;
 use super::options::ProxyConfig;
 use super::prompt::PromptReader;
-use super::upstream::Upstreams;
 use crate::base::shutdown::Shutdown;
+use crate::http::auth::{ApiKeyError, ApiKeys};
 use crate::http::body::BodyLimits;
 
 /// What all requests share. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
-    pub upstreams: Upstreams,
+    pub models: Models,
+    /// Who may be told which models there are.
+    pub keys: ApiKeys,
     pub buffers: Buffers,
     pub prompts: PromptReader,
     pub metrics: ProxyMetrics,
@@ -27,16 +30,18 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Over these upstreams.
+    /// Over the upstreams of these models.
     pub fn new(
         config: &ProxyConfig,
-        upstreams: Upstreams,
+        models: Models,
         metrics: ProxyMetrics,
         shutdown: Shutdown,
-    ) -> Self {
+    ) -> Result<Self, ApiKeyError> {
+        let keys = ApiKeys::load(&[], config.api_key_file.as_deref())?;
         let limits = BodyLimits::new(&config.connections);
         let buffers = Buffers::new(limits, config.max_buffered_bytes);
-        Self { upstreams, buffers, prompts: PromptReader::default(), metrics, shutdown, via: own_via() }
+        let prompts = PromptReader::default();
+        Ok(Self { models, keys, buffers, prompts, metrics, shutdown, via: own_via() })
     }
 
     /// A request has arrived.

@@ -13,6 +13,7 @@ use super::error::ProxyError;
 use super::metrics::{ProxyMetrics, UpstreamMetrics};
 use super::options::ProxyConfig;
 use super::prompt::Prompt;
+use super::served::ServedEntry;
 use super::url::UpstreamUrl;
 
 /// Whether an upstream takes requests.
@@ -62,39 +63,78 @@ impl Upstream {
     }
 }
 
-/// All upstreams. Cheap to clone.
+/// What the upstreams of all models have in common.
+pub struct Settings {
+    policy: PlacementPolicy,
+    /// The size of caches that a flag says.
+    cache_tokens: Option<u64>,
+    connector: Connector,
+    metrics: ProxyMetrics,
+}
+
+impl Settings {
+    /// What the flags say.
+    pub fn new(config: &ProxyConfig, metrics: &ProxyMetrics) -> Result<Self, ProxyError> {
+        Ok(Self {
+            policy: config.upstream_policy.into(),
+            cache_tokens: config.upstream_cache_tokens,
+            connector: Connector::new(config.upstream_ca.as_deref())?,
+            metrics: metrics.clone(),
+        })
+    }
+}
+
+/// All upstreams of one model. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstreams(Arc<Shared>);
 
 struct Shared {
+    /// The name of the model, where there are several.
+    model: Option<String>,
     all: Vec<Upstream>,
     choice: Mutex<Choice>,
     /// The models that upstreams say they serve.
     models: Mutex<Vec<Option<String>>>,
     client: HttpClient,
-    /// The size of caches that a flag says.
     cache_tokens: Option<u64>,
+    /// Closed when nobody has these upstreams any more.
+    end: watch::Sender<()>,
 }
 
 impl Upstreams {
-    /// Those of the flags, none of them looked at.
-    pub fn new(config: &ProxyConfig, metrics: &ProxyMetrics) -> Result<Self, ProxyError> {
+    /// Those of a model, none of them looked at.
+    pub fn new(served: &ServedEntry, settings: &Settings) -> Self {
+        let model = served.names.first().cloned();
         let upstream = |url: &UpstreamUrl| Upstream {
             url: url.clone(),
-            metrics: metrics.of_upstream(url),
+            metrics: settings.metrics.of_upstream(url, model.as_deref()),
             state: watch::Sender::new(State::Unknown),
             check: Notify::new(),
         };
-        let (policy, count) = (PlacementPolicy::from(config.upstream_policy), config.upstream.len());
+        let count = served.upstreams.len();
         let upstreams = Self(Arc::new(Shared {
-            all: config.upstream.iter().map(upstream).collect(),
-            choice: Mutex::new(Choice::new(policy, count)),
+            all: served.upstreams.iter().map(upstream).collect(),
+            model,
+            choice: Mutex::new(Choice::new(settings.policy, count)),
             models: Mutex::new(vec![None; count]),
-            client: client(Connector::new(config.upstream_ca.as_deref())?),
-            cache_tokens: config.upstream_cache_tokens,
+            client: client(settings.connector.clone()),
+            cache_tokens: settings.cache_tokens,
+            end: watch::Sender::new(()),
         }));
         (0..count).for_each(|number| upstreams.set_cache(number, None));
-        Ok(upstreams)
+        upstreams
+    }
+
+    /// Waits until no request has these upstreams any more.
+    pub async fn end(self) {
+        let mut end = self.0.end.subscribe();
+        drop(self);
+        while end.changed().await.is_ok() {}
+    }
+
+    /// The name of the model, where there are several.
+    pub fn model(&self) -> Option<&str> {
+        self.0.model.as_deref()
     }
 
     /// Number of upstreams.
@@ -118,8 +158,11 @@ impl Upstreams {
     }
 
     /// A place for a request with this prompt at an upstream that takes requests and was not tried; `None` if there is none.
+    /// Where there is nothing to choose, the only one is asked, whatever its health says: its router keeps requests while it
+    /// starts its shards again.
     pub fn choose(&self, prompt: &Prompt, tried: &[usize]) -> Option<Place> {
-        let may_take = |number: usize| self.get(number).state() == State::Up && !tried.contains(&number);
+        let takes_requests = |state| state == State::Up || self.len() == 1 && state == State::Down;
+        let may_take = |number: usize| takes_requests(self.get(number).state()) && !tried.contains(&number);
         let chosen = self.choice().choose(prompt, may_take)?;
         self.get(chosen.upstream).metrics.requests.increment(1);
         self.tell_levels(chosen.upstream);
@@ -184,6 +227,11 @@ impl Place {
         self.chosen.upstream
     }
 
+    /// All upstreams of the model.
+    pub fn upstreams(&self) -> &Upstreams {
+        &self.upstreams
+    }
+
     /// The upstream.
     pub fn upstream(&self) -> &Upstream {
         self.upstreams.get(self.chosen.upstream)
@@ -212,6 +260,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use futures::FutureExt;
 
     use super::*;
 
@@ -221,9 +270,36 @@ mod tests {
         config: ProxyConfig,
     }
 
+    fn upstreams(urls: &[&str]) -> Upstreams {
+        let config = Cli::parse_from(["proxy", "--upstream=http://unused:1"]).config;
+        let settings = Settings::new(&config, &ProxyMetrics::new().unwrap()).unwrap();
+        let upstreams = urls.iter().map(|url| url.parse().unwrap()).collect();
+        Upstreams::new(&ServedEntry { number: 0, names: Vec::new(), upstreams }, &settings)
+    }
+
     fn two() -> Upstreams {
-        let config = Cli::parse_from(["proxy", "--upstream=http://a:1", "--upstream=http://b:1"]).config;
-        Upstreams::new(&config, &ProxyMetrics::new().unwrap()).unwrap()
+        upstreams(&["http://a:1", "http://b:1"])
+    }
+
+    #[test]
+    fn an_only_one_is_asked_unless_it_is_lost() {
+        let only = upstreams(&["http://a:1"]);
+        for (state, is_asked) in [(State::Down, true), (State::Up, true), (State::Lost, false)] {
+            only.set_state(0, state);
+            assert_eq!(only.choose(&Prompt::default(), &[]).is_some(), is_asked, "{state:?}");
+        }
+        assert!(only.choose(&Prompt::default(), &[0]).is_none());
+    }
+
+    #[test]
+    fn upstreams_end_with_the_last_request_that_has_them() {
+        let upstreams = two();
+        upstreams.set_state(0, State::Up);
+        let place = upstreams.choose(&Prompt::default(), &[]).unwrap();
+        let mut end = Box::pin(upstreams.end());
+        assert_eq!(end.as_mut().now_or_never(), None);
+        drop(place);
+        assert_eq!(end.now_or_never(), Some(()));
     }
 
     #[test]

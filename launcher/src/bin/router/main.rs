@@ -5,8 +5,7 @@
 
 mod proxy;
 
-use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,17 +14,19 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use penstock_router::Listeners;
+use penstock_router::base::launcher_line::Line;
+use penstock_router::base::launcher_tie::end_with_launcher;
+use penstock_router::base::listen_address::ListenAddress;
 use penstock_router::base::private_socket::PrivateSocket;
 use penstock_router::base::shutdown::Shutdown;
 use penstock_router::block_events;
 use penstock_router::config::RouterConfig;
+use penstock_router::http::server::listener::Listener;
+use penstock_router::http::server::options::ListenOptions;
 use penstock_router::observe::log_level::LogLevel;
 use penstock_router::observe::log_options::LogOptions;
-use penstock_router::supervised::Line;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -43,6 +44,18 @@ struct Args {
     #[command(flatten)]
     config: RouterConfig,
 
+    /// How the process is run
+    #[command(flatten)]
+    process: ProcessArgs,
+
+    /// Check the tokenizer, the chat template and the files that flags name, and exit
+    #[arg(long, hide = true)]
+    check: bool,
+}
+
+/// How the process is run, as a router or as a proxy.
+#[derive(Debug, clap::Args)]
+struct ProcessArgs {
     /// Seconds that running requests may take to finish after SIGTERM or Ctrl-C
     #[arg(long, short, default_value_t = 90)]
     graceful_termination_timeout: u64,
@@ -55,13 +68,25 @@ struct Args {
     #[arg(long, hide = true)]
     listen_stdin: bool,
 
-    /// Check the tokenizer, the chat template and the files that flags name, and exit
-    #[arg(long, hide = true)]
-    check: bool,
-
     /// Folder to remove when the launcher is gone
     #[arg(long, hide = true)]
     run_dir: Option<PathBuf>,
+}
+
+impl ProcessArgs {
+    /// From here on the process ends with its launcher, if it has one.
+    fn follow_launcher(&self) {
+        if let Some(fd) = self.parent_pipe_fd {
+            let run_dir = self.run_dir.clone();
+            std::thread::spawn(move || end_with_launcher(fd, run_dir.as_deref()));
+        }
+    }
+
+    /// The shutdown by signals.
+    fn shutdown(&self) -> anyhow::Result<Shutdown> {
+        let grace = Duration::from_secs(self.graceful_termination_timeout);
+        Shutdown::on_signals(grace).context("cannot watch for signals")
+    }
 }
 
 #[tokio::main]
@@ -70,10 +95,7 @@ async fn main() -> ExitCode {
         return proxy::run().await;
     }
     let args = Args::parse();
-    if let Some(fd) = args.parent_pipe_fd {
-        let run_dir = args.run_dir.clone();
-        std::thread::spawn(move || end_with_parent(fd, run_dir.as_deref()));
-    }
+    args.process.follow_launcher();
     if args.check {
         return match penstock_router::check(&args.config) {
             Ok(()) => ExitCode::SUCCESS,
@@ -93,17 +115,16 @@ async fn main() -> ExitCode {
 }
 
 async fn serve(args: Args, listeners: Listeners) -> anyhow::Result<()> {
-    let grace = Duration::from_secs(args.graceful_termination_timeout);
-    let shutdown = Shutdown::on_signals(grace).context("cannot watch for signals")?;
+    let shutdown = args.process.shutdown()?;
     penstock_router::serve(args.config, listeners, shutdown).await?;
     Ok(())
 }
 
-/// Opens the listeners. Prints the address to stdout for the launcher, which cannot know it if the port is 0.
+/// Opens the listeners.
 async fn listen(args: &Args) -> anyhow::Result<Listeners> {
     let options = &args.config.options;
     let listen = &options.listen;
-    let http = if args.listen_stdin { inherited()? } else { bind(&listen.hostname, listen.port).await? };
+    let http = listen_for_http(listen, args.process.listen_stdin).await?;
     let grpc = match options.grpc_port {
         Some(port) => Some(bind(&listen.hostname, port).await?),
         None => None,
@@ -116,16 +137,40 @@ async fn listen(args: &Args) -> anyhow::Result<Listeners> {
     let admin = admin.map(bind).transpose()?;
     options.block_events.check()?;
     let block_events = block_events::listener::Listeners::bind(&options.block_events).await?;
-    Line::Listening(http.local_addr()?).write();
     Ok(Listeners { http, grpc, admin, block_events })
 }
 
+/// Opens the listener for HTTP, or takes the one on stdin. Prints where it is to stdout for the launcher, which cannot know
+/// it if the port is 0.
+async fn listen_for_http(options: &ListenOptions, is_inherited: bool) -> anyhow::Result<Listener> {
+    let listener = match &options.uds {
+        _ if is_inherited => inherited(options)?,
+        Some(path) => {
+            let socket = PrivateSocket::bind(path);
+            socket.with_context(|| format!("cannot listen on --uds {}", path.display()))?.into()
+        }
+        None => bind(&options.hostname, options.port).await?.into(),
+    };
+    let address = match &listener {
+        Listener::Tcp(listener) => ListenAddress::Tcp(listener.local_addr()?),
+        Listener::Unix(..) => ListenAddress::Unix(options.uds.clone().unwrap_or_default()),
+    };
+    Line::Listening(address).write();
+    Ok(listener)
+}
+
 /// The listening socket on stdin. The launcher holds it too, so it stays open after this router has ended.
-fn inherited() -> anyhow::Result<TcpListener> {
+fn inherited(options: &ListenOptions) -> anyhow::Result<Listener> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("stdin is no socket")?;
+    if options.uds.is_some() {
+        let listener = std::os::unix::net::UnixListener::from(socket);
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener).context("stdin is no listening socket")?;
+        return Ok(Listener::Unix(listener, None));
+    }
     let listener = std::net::TcpListener::from(socket);
     listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener).context("stdin is no listening socket")
+    Ok(TcpListener::from_std(listener).context("stdin is no listening socket")?.into())
 }
 
 async fn bind(hostname: &str, port: u16) -> anyhow::Result<TcpListener> {
@@ -151,14 +196,6 @@ fn start_logging(options: &LogOptions) {
         .with_ansi(std::io::stderr().is_terminal());
     let lines = if options.json_output { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
     tracing_subscriber::registry().with(lines.with_filter(targets)).init();
-}
-
-/// Blocks until the launcher has ended, by whatever cause; then removes `run_dir` and kills this process.
-fn end_with_parent(fd: i32, run_dir: Option<&Path>) {
-    let Ok(mut pipe) = File::open(format!("/dev/fd/{fd}")) else { return };
-    let _ = pipe.read(&mut [0]);
-    let _ = run_dir.map(std::fs::remove_dir_all);
-    let _ = kill(Pid::this(), Signal::SIGKILL);
 }
 
 fn fail(error: &anyhow::Error, code: u8) -> ExitCode {

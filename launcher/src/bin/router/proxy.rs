@@ -2,19 +2,18 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use penstock_router::base::shutdown::Shutdown;
+use penstock_router::http::server::listener::Listener;
 use penstock_router::proxy;
 use penstock_router::proxy::options::ProxyConfig;
-use penstock_router::supervised::Line;
 
-use super::{Args, bind, fail, raise_file_limit, start_logging};
+use super::{Args, ProcessArgs, fail, listen_for_http, raise_file_limit, start_logging};
 
 const UPSTREAM: &str = "--upstream";
+/// The same, of a launcher with several models.
+const MODELS_FILE: &str = "--models-file";
 
 /// Pass requests on to whole servers, which share nothing
 #[derive(Debug, Parser)]
@@ -23,14 +22,17 @@ struct ProxyArgs {
     #[command(flatten)]
     config: ProxyConfig,
 
-    /// Seconds that running requests may take to finish after SIGTERM or Ctrl-C
-    #[arg(long, short, default_value_t = 90)]
-    graceful_termination_timeout: u64,
+    /// How the process is run
+    #[command(flatten)]
+    process: ProcessArgs,
 }
 
 /// Whether a command line asks for a proxy.
 pub fn is_asked_for(mut line: impl Iterator<Item = OsString>) -> bool {
-    line.any(|word| word == UPSTREAM || word.to_string_lossy().starts_with("--upstream="))
+    line.any(|word| {
+        let word = word.to_string_lossy();
+        [UPSTREAM, MODELS_FILE].contains(&word.split('=').next().unwrap_or_default())
+    })
 }
 
 /// Parses the command line and serves.
@@ -39,13 +41,13 @@ pub async fn run() -> ExitCode {
         Ok(args) => args,
         Err(error) => error.exit(),
     };
+    args.process.follow_launcher();
     start_logging(&args.config.log);
     raise_file_limit();
     if let Err(error) = args.config.check() {
         return fail(&error.into(), 2);
     }
-    let listen = &args.config.listen;
-    let listener = match bind(&listen.hostname, listen.port).await {
+    let listener = match listen_for_http(&args.config.listen, args.process.listen_stdin).await {
         Ok(listener) => listener,
         Err(error) => return fail(&error, 2),
     };
@@ -55,10 +57,8 @@ pub async fn run() -> ExitCode {
     }
 }
 
-async fn serve(args: ProxyArgs, listener: tokio::net::TcpListener) -> anyhow::Result<()> {
-    let grace = Duration::from_secs(args.graceful_termination_timeout);
-    let shutdown = Shutdown::on_signals(grace).context("cannot watch for signals")?;
-    Line::Listening(listener.local_addr()?).write();
+async fn serve(args: ProxyArgs, listener: Listener) -> anyhow::Result<()> {
+    let shutdown = args.process.shutdown()?;
     proxy::serve(args.config, listener, shutdown).await?;
     Ok(())
 }

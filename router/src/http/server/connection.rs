@@ -7,7 +7,6 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -39,7 +38,10 @@ type ServeResult = Result<(), Box<dyn StdError + Send + Sync>>;
 
 impl Connection {
     /// Serves the connection until it ends. It holds its permit until then, also during the handshake.
-    pub async fn run(self, stream: TcpStream, tls: Option<TlsAcceptor>, _permit: OwnedSemaphorePermit) {
+    pub async fn run<S>(self, stream: S, tls: Option<TlsAcceptor>, _permit: OwnedSemaphorePermit)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
         let ended = match tls {
             Some(tls) => self.run_encrypted(stream, &tls).await,
             None => self.run_http1(stream).await,
@@ -49,7 +51,10 @@ impl Connection {
         }
     }
 
-    async fn run_encrypted(self, stream: TcpStream, tls: &TlsAcceptor) -> ServeResult {
+    async fn run_encrypted<S>(self, stream: S, tls: &TlsAcceptor) -> ServeResult
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
         let stream = timeout(Duration::from_secs(self.limits.header_timeout), tls.accept(stream)).await??;
         match stream.get_ref().1.alpn_protocol() {
             Some(H2) => self.run_http2(stream).await,

@@ -84,8 +84,8 @@ pub struct CountingService {
     pub service: Router,
     /// The counter.
     pub in_flight: InFlight,
-    /// The address of the client, which every request carries.
-    pub client: SocketAddr,
+    /// The address of the client, which every request carries; `None` over a Unix socket.
+    pub client: Option<SocketAddr>,
     /// Says whether the server drains.
     pub shutdown: Shutdown,
 }
@@ -105,7 +105,9 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let guard = self.in_flight.begin();
-        request.extensions_mut().insert(ConnectInfo(self.client));
+        if let Some(client) = self.client {
+            request.extensions_mut().insert(ConnectInfo(client));
+        }
         let shutdown = Some(self.shutdown.clone()).filter(|_| request.version() < Version::HTTP_2);
         let response = self.service.call(request);
         Box::pin(async move {

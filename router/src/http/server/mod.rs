@@ -7,6 +7,7 @@
 mod connection;
 mod in_flight;
 pub mod limits;
+pub mod listener;
 pub mod options;
 mod timed_stream;
 pub mod tls;
@@ -17,8 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpSocket;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -28,6 +30,7 @@ use crate::base::shutdown::Shutdown;
 use crate::http::server::limits::ConnectionLimits;
 use connection::Connection;
 use in_flight::{CountingService, InFlight};
+use listener::{Accepted, Listener};
 pub(crate) use timed_stream::TimedStream;
 
 /// Bytes that the system buffers for a client; its default grows to megabytes for one that does not read.
@@ -100,7 +103,8 @@ impl HttpServer {
     }
 
     /// Serves until the shutdown is complete.
-    pub async fn serve(self, listener: TcpListener) -> io::Result<()> {
+    pub async fn serve(self, listener: impl Into<Listener>) -> io::Result<()> {
+        let listener = listener.into();
         let connections = TaskTracker::new();
         let done = async {
             self.shutdown.draining().await;
@@ -117,27 +121,38 @@ impl HttpServer {
                 () = &mut done => return Ok(()),
             };
             match accepted {
-                Ok((stream, client)) => self.accept(stream, client, &connections),
+                Ok(accepted) => self.accept(accepted, &connections),
                 Err(error) => pause_after(&error).await,
             }
         }
     }
 
-    fn accept(&self, stream: TcpStream, client: SocketAddr, connections: &TaskTracker) {
+    fn accept(&self, accepted: Accepted, connections: &TaskTracker) {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             debug!("too many connections");
-            // It fits into the empty send buffer. If not, the connection closes without a response.
-            let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+            accepted.refuse(TOO_MANY_CONNECTIONS);
             return;
         };
-        // Each token is sent at once, without waiting for the next. A socket on which this fails still works.
-        let _ = stream.set_nodelay(true);
         // The shutdown does not wait for a connection that opens while the server drains.
         let awaited = Some(connections.token()).filter(|_| !self.shutdown.is_draining());
-        tokio::spawn(self.connection(client, awaited).run(stream, self.tls.clone(), permit));
+        match accepted {
+            Accepted::Tcp(stream, client) => {
+                // Each token is sent at once, without waiting for the next. A socket on which this fails still works.
+                let _ = stream.set_nodelay(true);
+                self.start(self.connection(Some(client), awaited), stream, permit);
+            }
+            Accepted::Unix(stream) => self.start(self.connection(None, awaited), stream, permit),
+        }
     }
 
-    fn connection(&self, client: SocketAddr, awaited: Option<TaskTrackerToken>) -> Connection {
+    fn start<S>(&self, connection: Connection, stream: S, permit: OwnedSemaphorePermit)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        tokio::spawn(connection.run(stream, self.tls.clone(), permit));
+    }
+
+    fn connection(&self, client: Option<SocketAddr>, awaited: Option<TaskTrackerToken>) -> Connection {
         let in_flight = InFlight::default();
         let service = CountingService {
             service: self.service.clone(),

@@ -8,6 +8,7 @@ use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 
 use super::tls::TlsFiles;
+use crate::base::socket_path;
 
 // A server without keys and TLS should not be reachable from other machines.
 const LOOPBACK: &str = "127.0.0.1";
@@ -23,6 +24,11 @@ pub struct ListenOptions {
     /// Port to listen on
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
+
+    /// Unix socket to listen on in the place of --hostname and --port; only the user who runs the server may open it
+    #[arg(long, env, value_name = "PATH", value_parser = socket_path::parse)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uds: Option<PathBuf>,
 
     /// Certificate in PEM format, with those that signed it: the server then speaks HTTPS only, and gRPC over TLS
     #[arg(long, env, requires = "tls_key")]

@@ -61,7 +61,7 @@ impl AdapterMetrics {
 
     fn register(&self, label: &str) -> Counters {
         let names = Names(&self.recorder);
-        let counter = |name, help| names.named_counter(name, help, "adapter", label);
+        let counter = |name, help| names.named_counter(name, help, &[("adapter", label)]);
         Counters {
             requests: counter("tgi_adapter_request_count", "Requests by adapter"),
             prompt_tokens: counter("tgi_adapter_prompt_tokens", "Prompt tokens of requests by adapter"),

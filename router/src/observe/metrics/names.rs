@@ -21,6 +21,14 @@ pub(crate) fn recorder(
 /// Name and value of a label.
 pub(super) type StaticLabel = (&'static str, &'static str);
 
+/// Name and value of a label that is not known beforehand.
+type NamedLabel<'a> = (&'static str, &'a str);
+
+fn named(name: &'static str, labels: &[NamedLabel]) -> Key {
+    let labels = labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned()));
+    Key::from_parts(name, labels.collect::<Vec<_>>())
+}
+
 fn labelled(name: &'static str, (label, value): StaticLabel) -> Key {
     Key::from_parts(name, vec![Label::new(label, value)])
 }
@@ -39,30 +47,16 @@ impl Names<'_> {
         self.0.register_counter(&labelled(name, label), &METADATA)
     }
 
-    /// A counter whose label has a value that is not known beforehand.
-    pub fn named_counter(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        label: &'static str,
-        value: &str,
-    ) -> Counter {
+    /// A counter whose labels have values that are not known beforehand.
+    pub fn named_counter(&self, name: &'static str, help: &'static str, labels: &[NamedLabel]) -> Counter {
         self.0.describe_counter(name.into(), None, SharedString::const_str(help));
-        let key = Key::from_parts(name, vec![Label::new(label, value.to_owned())]);
-        self.0.register_counter(&key, &METADATA)
+        self.0.register_counter(&named(name, labels), &METADATA)
     }
 
-    /// A gauge whose label has a value that is not known beforehand.
-    pub fn named_gauge(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        label: &'static str,
-        value: &str,
-    ) -> Gauge {
+    /// A gauge whose labels have values that are not known beforehand.
+    pub fn named_gauge(&self, name: &'static str, help: &'static str, labels: &[NamedLabel]) -> Gauge {
         self.0.describe_gauge(name.into(), None, SharedString::const_str(help));
-        let key = Key::from_parts(name, vec![Label::new(label, value.to_owned())]);
-        self.0.register_gauge(&key, &METADATA)
+        self.0.register_gauge(&named(name, labels), &METADATA)
     }
 
     pub fn labelled_histogram(

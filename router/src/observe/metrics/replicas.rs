@@ -49,7 +49,7 @@ impl ReplicaMetrics {
 
     fn register(&self, replica: usize) -> Gauges {
         let names = Names(&self.recorder);
-        let gauge = |name, help| names.named_gauge(name, help, "replica", &replica.to_string());
+        let gauge = |name, help| names.named_gauge(name, help, &[("replica", &replica.to_string())]);
         Gauges {
             ready: gauge("tgi_replica_ready", "1 while the shards of the replica answer, else 0"),
             running: gauge("tgi_replica_requests_running", "Requests in the batch of the replica"),

@@ -5,4 +5,5 @@
 mod fake_upstream;
 mod faults;
 mod front;
+mod models;
 mod passing_on;

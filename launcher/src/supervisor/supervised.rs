@@ -1,0 +1,48 @@
+//! A part that is supervised, and the states that it goes through.
+
+use super::restarts::{RestartLimit, Restarts};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Not running, and no timer will start it.
+    Down,
+    Starting,
+    Up,
+    /// Killed; not all of its processes have ended yet.
+    Killing,
+    /// Asked to end; not all of its processes have ended yet.
+    Leaving,
+    /// Started again when its timer runs out.
+    BackingOff,
+    /// Started as soon as all machines are there that it needs.
+    AwaitingNodes,
+}
+
+/// A group of shards, or the router.
+#[derive(Debug)]
+pub struct Supervised {
+    pub state: State,
+    /// Whether it was ever ready.
+    pub was_up: bool,
+    /// Whether it is to end, and not to be started again.
+    pub is_removed: bool,
+    /// Whether it was added while the others ran: then it is dropped if it fails before it was ever ready.
+    pub is_added: bool,
+    pub restarts: Restarts,
+}
+
+impl Supervised {
+    pub fn new(limit: RestartLimit) -> Self {
+        let restarts = Restarts::new(limit);
+        Self { state: State::Down, was_up: false, is_removed: false, is_added: false, restarts }
+    }
+
+    /// Whether it was added, and was never ready.
+    pub fn is_trial(&self) -> bool {
+        self.is_added && !self.was_up
+    }
+}
+
+/// Of a group in these, shards answer or will.
+pub const LIVE: [State; 5] =
+    [State::Starting, State::Up, State::Killing, State::BackingOff, State::AwaitingNodes];
