@@ -57,7 +57,7 @@ mod tests {
             ("=http://a:1", "a name must have"),
             ("a,=http://a:1", "a name must have"),
             ("a=", "is no URL"),
-            ("a=b=http://a:1", "no scheme"),
+            ("a=b=http://a:1", "is no URL"),
             ("http://a/x=y", "has no path"),
         ] {
             let error = text.parse::<NamedUpstream>().unwrap_err();
