@@ -104,7 +104,7 @@ class Endpoint:
     def start(self) -> None:
         """Begin to serve; the health service says so."""
     def take(self, at_most_s: float | None = None) -> tuple[Stream | None, Plan | None] | None:
-        """The next plan with its stream, or a stream without a plan for its end, or neither: the process stops.
+        """The next plan with its stream, or a stream without a plan for its end, or neither because of `rest`.
 
         None if nothing came for so many seconds.
         """
@@ -116,7 +116,9 @@ class Endpoint:
         """A step is computed."""
     def fail(self, code: int, message: str) -> None:
         """End the open stream, and those to come, with the number of a gRPC code and a message."""
-    def stop_stepping(self) -> None:
-        """Tell the thread that steps that the process stops."""
+    def rest(self) -> None:
+        """Tell the thread that steps to take no more: it is wanted for something else, or the process stops."""
+    def describe(self, description: bytes) -> None:
+        """From now on the shard is described so: an encoded DescribeResponse."""
     def stop(self, grace_s: float) -> None:
         """End calls and heartbeats; waits so long at most for answers on their way."""

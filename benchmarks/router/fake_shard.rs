@@ -128,6 +128,14 @@ impl pb::engine_server::Engine for Shard {
     ) -> Result<Response<pb::UnloadAdapterResponse>, Status> {
         Err(Status::unimplemented("it has no adapters"))
     }
+
+    async fn sleep(&self, _: Request<pb::SleepRequest>) -> Result<Response<pb::SleepResponse>, Status> {
+        Err(Status::unimplemented("it has nothing to give back"))
+    }
+
+    async fn wake_up(&self, _: Request<pb::WakeUpRequest>) -> Result<Response<pb::WakeUpResponse>, Status> {
+        Ok(Response::new(pb::WakeUpResponse {}))
+    }
 }
 
 async fn answer(

@@ -29,7 +29,7 @@ use tonic_health::ServingStatus;
 use calls::Calls;
 use secret::Secret;
 use service::Service;
-use streams::{Item, Stream as OpenStream, Streams};
+use streams::{Item, Stream as OpenStream, Streams, held};
 use wire::pb::DescribeResponse;
 use wire::pb::engine_server::EngineServer;
 
@@ -253,6 +253,7 @@ impl Call {
 struct Endpoint {
     streams: Arc<Streams>,
     calls: Arc<Calls>,
+    description: Arc<Mutex<DescribeResponse>>,
     stopping: watch::Sender<bool>,
     serving: Mutex<Serving>,
     tcp_port: Option<u16>,
@@ -267,7 +268,7 @@ struct Listeners {
 
 enum Serving {
     /// Bound, and what it will serve.
-    Bound(Listeners, Box<DescribeResponse>, usize),
+    Bound(Listeners, usize),
     Running(JoinHandle<()>),
     Ended,
 }
@@ -287,8 +288,7 @@ impl Endpoint {
         tcp: Option<(String, u16)>,
         secret: Option<String>,
     ) -> PyResult<Self> {
-        let described =
-            DescribeResponse::decode(description).map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let description = Arc::new(Mutex::new(described(description)?));
         let failed = |error: std::io::Error| PyOSError::new_err(error.to_string());
         let unix = UnixListener::bind(path).and_then(|it| it.set_nonblocking(true).map(|()| it));
         let unix = unix.map_err(failed)?;
@@ -301,15 +301,15 @@ impl Endpoint {
             streams: Arc::new(Streams::new()),
             calls: Arc::new(Calls::new()),
             stopping: watch::Sender::new(false),
-            serving: Mutex::new(Serving::Bound(listeners, Box::new(described), max_message_bytes)),
+            description,
+            serving: Mutex::new(Serving::Bound(listeners, max_message_bytes)),
         })
     }
 
     /// Begins to serve; the health service says so.
     fn start(&self) -> PyResult<()> {
         let mut serving = self.serving.lock().expect("nothing panics while it is held");
-        let Serving::Bound(listeners, description, max_message_bytes) =
-            std::mem::replace(&mut *serving, Serving::Ended)
+        let Serving::Bound(listeners, max_message_bytes) = std::mem::replace(&mut *serving, Serving::Ended)
         else {
             return Err(PyValueError::new_err("started twice"));
         };
@@ -317,7 +317,7 @@ impl Endpoint {
         let service = Service {
             streams: self.streams.clone(),
             calls: self.calls.clone(),
-            description: *description,
+            description: self.description.clone(),
             stopping: self.stopping.subscribe(),
         };
         let stopping = self.stopping.subscribe();
@@ -331,7 +331,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The next plan with its stream, or a stream without a plan for its end, or neither because the process stops;
+    /// From now on the shard is described so, by an encoded DescribeResponse.
+    fn describe(&self, description: &[u8]) -> PyResult<()> {
+        *held(&self.description) = described(description)?;
+        Ok(())
+    }
+
+    /// The next plan with its stream, or a stream without a plan for its end, or neither because of `rest`;
     /// None if nothing came for so many seconds.
     #[pyo3(signature = (at_most_s=None))]
     fn take(&self, py: Python<'_>, at_most_s: Option<f64>) -> Taken {
@@ -339,7 +345,7 @@ impl Endpoint {
         Some(match py.detach(|| self.streams.take(at_most))? {
             Item::Plan(stream, plan) => (Some(Stream(stream)), Some(Plan(*plan))),
             Item::End(stream) => (Some(Stream(stream)), None),
-            Item::Stop => (None, None),
+            Item::Rest => (None, None),
         })
     }
 
@@ -376,9 +382,9 @@ impl Endpoint {
         self.streams.fail(Status::new(Code::from_i32(code), message));
     }
 
-    /// Tells the thread that steps that the process stops.
-    fn stop_stepping(&self) {
-        self.streams.put(Item::Stop);
+    /// Tells the thread that steps to take no more: it is wanted for something else, or the process stops.
+    fn rest(&self) {
+        self.streams.put(Item::Rest);
     }
 
     /// Ends calls and heartbeats; waits so long at most for answers on their way.
@@ -398,6 +404,10 @@ impl Endpoint {
             });
         }
     }
+}
+
+fn described(encoded: &[u8]) -> PyResult<DescribeResponse> {
+    DescribeResponse::decode(encoded).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// Serves until the process stops.

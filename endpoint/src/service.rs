@@ -1,7 +1,7 @@
 //! The gRPC methods of a shard, as `penstock_server/rpc/service.py` has them in Python.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -11,7 +11,7 @@ use tokio_stream::{Stream as Replies, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::calls::Calls;
-use crate::streams::{Item, Stream, Streams};
+use crate::streams::{Item, Stream, Streams, held};
 use crate::wire::pb::engine_server::Engine;
 use crate::wire::pb::{DescribeRequest, DescribeResponse, Heartbeat, WatchRequest};
 use crate::wire::{Encoded, Outcome, Plan};
@@ -22,7 +22,7 @@ const BEAT_MS: std::ops::RangeInclusive<u32> = 50..=5000;
 pub struct Service {
     pub streams: Arc<Streams>,
     pub calls: Arc<Calls>,
-    pub description: DescribeResponse,
+    pub description: Arc<Mutex<DescribeResponse>>,
     /// True once the process stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -34,7 +34,8 @@ impl Engine for Service {
 
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let last_epoch = self.streams.last_epoch();
-        Ok(Response::new(DescribeResponse { last_epoch, ..self.description.clone() }))
+        let description = held(&self.description).clone();
+        Ok(Response::new(DescribeResponse { last_epoch, ..description }))
     }
 
     async fn run(&self, request: Request<Streaming<Plan>>) -> Result<Response<Self::RunStream>, Status> {
@@ -51,6 +52,14 @@ impl Engine for Service {
 
     async fn unload_adapter(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
         self.calls.ask("UnloadAdapter", request.into_inner()).await.map(Response::new)
+    }
+
+    async fn sleep(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
+        self.calls.ask("Sleep", request.into_inner()).await.map(Response::new)
+    }
+
+    async fn wake_up(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
+        self.calls.ask("WakeUp", request.into_inner()).await.map(Response::new)
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {

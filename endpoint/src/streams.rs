@@ -24,8 +24,8 @@ pub enum Item {
     Plan(Arc<Stream>, Box<Plan>),
     /// No more plans come on a stream.
     End(Arc<Stream>),
-    /// The process stops.
-    Stop,
+    /// The thread that steps is wanted for something else, or the process stops.
+    Rest,
 }
 
 /// One stream of plans and its outcomes.
@@ -178,6 +178,6 @@ impl Streams {
 }
 
 /// A lock that is never held while something can panic.
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nothing panics while it is held")
 }

@@ -12,6 +12,7 @@ use crate::base::boolean::boolean;
 use crate::block_events::options::BlockEventOptions;
 use crate::chat::template::TemplateOptions;
 use crate::engine::adapters::AdapterOptions;
+use crate::engine::condition::ConditionOptions;
 use crate::engine::replica_options::ReplicaOptions;
 use crate::engine::shard_address::ShardAddress;
 use crate::engine::speculation::SpeculationOptions;
@@ -67,6 +68,11 @@ pub struct RouterConfig {
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica_record: Option<PathBuf>,
+
+    /// File in which it is kept for the next router of this server whether the model sleeps
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub condition_record: Option<PathBuf>,
 
     /// Python that downloads adapters at run time
     #[arg(long, hide = true)]
@@ -129,7 +135,7 @@ pub struct RouterOptions {
     pub api_key: Vec<ApiKey>,
 
     /// File of such keys, one a line; after a key may come tenant=NAME, requests-per-minute=N, tokens-per-minute=N,
-    /// weight=N and adapters=load; lines that start with # are comments
+    /// weight=N, adapters=load and model=change; lines that start with # are comments
     #[arg(long, env)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,
@@ -152,6 +158,11 @@ pub struct RouterOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub adapters: AdapterOptions,
+
+    /// Whether the model sleeps
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub condition: ConditionOptions,
 
     /// Replicas of the model
     #[command(flatten)]

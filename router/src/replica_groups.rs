@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::admin::record::Recorded;
 use crate::config::RouterConfig;
+use crate::engine::condition::Wanted;
 use crate::engine::replica_address::ReplicaAddress;
 use crate::engine::replica_secret::ReplicaSecretError;
 use crate::engine::shard_address::ShardAddress;
@@ -31,6 +32,7 @@ pub enum GroupsError {
 /// before this one had them or as the flags say.
 pub(crate) fn to_connect(
     config: &RouterConfig,
+    wanted: &Wanted,
     recorded: Option<&Recorded>,
 ) -> Result<Vec<ConnectOptions>, GroupsError> {
     let (sockets, replicas) = (config.shard_sockets.len(), config.num_replicas as usize);
@@ -43,6 +45,7 @@ pub(crate) fn to_connect(
         sockets: address.sockets(secret.as_ref()),
         step_timeout,
         origin: Origin { number, address: address.to_string(), is_supervised: false },
+        wanted: wanted.clone(),
     };
     let own_options = |(number, shards): (usize, Vec<ShardAddress>)| ConnectOptions {
         sockets: shards.iter().map(|shard| shard.socket(secret.as_ref())).collect(),
@@ -52,6 +55,7 @@ pub(crate) fn to_connect(
             address: address_of(&shards),
             is_supervised: config.supervised,
         },
+        wanted: wanted.clone(),
     };
     let is_removed = |number: usize| recorded.is_some_and(|recorded| recorded.removed.contains(&number));
     let own = config.own_replicas().into_iter().enumerate();

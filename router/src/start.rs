@@ -21,6 +21,7 @@ use crate::config::RouterConfig;
 use crate::engine::adapters::{
     AdapterHub, AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules,
 };
+use crate::engine::condition::{ConditionRecord, Wanted};
 use crate::engine::generation::EngineHandle;
 use crate::engine::recruiter::Recruiter;
 use crate::engine::{Engine, EngineFacts, ShardedEngine, connect_any, engine_loop};
@@ -59,7 +60,9 @@ pub(crate) async fn build(
     let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
     let record = replica_record(config);
     let recorded = record.read();
-    let mut engines = connect_any(replica_groups::to_connect(config, recorded.as_ref())?).await?;
+    let condition = ConditionRecord(config.condition_record.clone());
+    let wanted = Wanted::new(condition, options.condition.wake_on_request);
+    let mut engines = connect_any(replica_groups::to_connect(config, &wanted, recorded.as_ref())?).await?;
     let facts = connected(&engines).facts().clone();
     let texts = Texts::load(config, tokenizer, &facts)?;
     let limits = RequestLimits::new(&options.limits, &facts)?;
@@ -84,7 +87,7 @@ pub(crate) async fn build(
         chat: texts.chat,
         fill_in_middle: texts.fill_in_middle,
         uses_predictions: options.speculation.uses_predictions(),
-        engine: engine_loop::spawn(engines, &scheduler, (metrics.clone(), outbox)),
+        engine: engine_loop::spawn(engines, &scheduler, wanted, (metrics.clone(), outbox)),
         metrics,
         shutdown: shutdown.clone(),
     };
@@ -144,6 +147,7 @@ fn state(
             hub: adapter_hub(config),
             is_open: options.adapters.allow_runtime_lora_updating,
         },
+        is_model_open: options.condition.allow_model_changes,
         body_limits: BodyLimits::new(&options.connections),
         tokenizer_info: tokenizer_info.map(Arc::new),
         telemetry: Telemetry::start(&options.telemetry, metrics.span_counters())?,

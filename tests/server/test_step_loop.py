@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from penstock_server.base.errors import InvalidPlan, ShardFailed, StaleEpoch
+from penstock_server.base.errors import InvalidPlan, ShardAsleep, ShardFailed, StaleEpoch
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Plan
 from penstock_server.rpc.session import QueuedSession as Session
@@ -228,3 +228,55 @@ def test_slots_are_dropped_when_the_stream_ends(streams: QueuedStreams, engine: 
     streams.submit(last, Plan(2, 1))
     assert steps(last, 1) == [1]
     assert engine.calls[:3] == ["clear", (1, 1), "clear"]
+
+
+def test_the_engine_is_replaced_between_two_steps(
+    engine: FakeEngine, failed: threading.Event, thread: SteppingThread
+) -> None:
+    streams = QueuedStreams()
+    loop = StepLoop(engine, streams, failed.set, thread)  # type: ignore[arg-type]
+    loop.start()
+    engine.done.clear()
+    session = streams.open(1)
+    streams.submit(session, Plan(1, 1))
+    assert engine.launched.acquire(timeout=WAIT_S)
+    changed = loop.change(lambda: None)
+    assert not changed.done(), "a step runs"
+    engine.done.set()
+    changed.result(WAIT_S)
+    outcomes = session.outcomes()
+    assert next(outcomes).step == 1
+    with pytest.raises(ShardAsleep, match="goes to sleep"):
+        next(outcomes)
+    late = streams.open(2)
+    streams.submit(late, Plan(2, 1))
+    with pytest.raises(ShardAsleep, match="the shard sleeps"):
+        next(late.outcomes())
+    loop.change(lambda: engine).result(WAIT_S)  # type: ignore[arg-type,return-value]
+    session = streams.open(3)
+    streams.submit(session, Plan(3, 1))
+    assert steps(session, 1) == [1]
+    assert not failed.is_set()
+    streams.stop()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), ShardFailed("another rank is gone")])
+def test_a_change_that_goes_wrong_ends_the_shard_unless_it_says_why(
+    engine: FakeEngine, failed: threading.Event, thread: SteppingThread, error: Exception
+) -> None:
+    loop = StepLoop(engine, QueuedStreams(), failed.set, thread)  # type: ignore[arg-type]
+    loop.start()
+
+    def refuse() -> None:
+        raise ShardAsleep("no memory")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(ShardAsleep, match="no memory"):
+        loop.change(refuse).result(WAIT_S)
+    assert not failed.is_set()
+    with pytest.raises(type(error), match=str(error)):
+        loop.change(fail).result(WAIT_S)
+    assert failed.wait(WAIT_S)
+    assert isinstance(loop.failure, ShardFailed)

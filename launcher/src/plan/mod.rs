@@ -294,6 +294,7 @@ fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessS
         router_restarts: 0,
         adapter_record: Some(places.run_dir.join("adapters.json")),
         replica_record: Some(places.run_dir.join("replicas.json")),
+        condition_record: Some(places.run_dir.join("condition.json")),
         adapter_python: args.router.adapters.allow_lora_downloads.then(|| places.python.clone()),
         adapter_cache: args.model.hub.huggingface_hub_cache.clone(),
         options: with_folders(&args.router, &places.model.adapters),

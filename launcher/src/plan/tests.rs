@@ -110,6 +110,7 @@ fn the_router_gets_the_folders_of_adapters_and_a_file_to_record_them() {
         "--lora-adapters=one=/adapters/one",
         "--lora-adapters=two=/cache/two",
         "--adapter-record=/tmp/penstock-x/adapters.json",
+        "--condition-record=/tmp/penstock-x/condition.json",
     ] {
         assert!(plan.router.args.contains(&flag.to_owned()), "{flag} in {:?}", plan.router.args);
     }

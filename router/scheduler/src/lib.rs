@@ -8,7 +8,7 @@
 //! From the top down:
 //!
 //! - [`Scheduler`] (`scheduler`) takes requests in and lets them go; `step` makes plans, `outcome` takes their answers
-//!   in, `trial` deals with lost shards; `admission` and `spans` are what they have in common
+//!   in, `trial` deals with lost shards and `rest` with those that forget all on purpose; `admission` and `spans` are what they have in common
 //! - `beside` is what several schedulers need of each other, where the model has replicas; `placement` says which of them
 //!   a request goes to, `hand_over` moves one that waits, and `leaving` all of one that is to take nothing new
 //! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `adapters`,
@@ -43,6 +43,7 @@ mod prefix_index;
 mod promises;
 mod queue;
 mod request;
+mod rest;
 mod row;
 mod running;
 mod scheduler;

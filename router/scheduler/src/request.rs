@@ -251,6 +251,9 @@ pub enum Refused {
         /// How many may wait.
         limit: usize,
     },
+    /// The model sleeps, and requests are not to wake it.
+    #[error("the model sleeps, and requests do not wake it (--wake-on-request): POST /wake_up does")]
+    Asleep,
     /// It does not fit, not even alone.
     #[error(
         "the request needs {needed} tokens of KV cache and all of it holds {available} (--max-batch-total-tokens)"

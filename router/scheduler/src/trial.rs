@@ -34,7 +34,7 @@ impl Scheduler {
     }
 
     /// Puts all that ran back into the queue, and returns it.
-    fn forget_shards(&mut self) -> Vec<RequestId> {
+    pub(crate) fn forget_shards(&mut self) -> Vec<RequestId> {
         self.pipeline.forget_in_flight();
         self.sequences.forget_in_flight();
         let resuming: Vec<_> = self.sequences.all_running().map(Running::id).collect();

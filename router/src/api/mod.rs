@@ -5,6 +5,7 @@ mod adapters;
 mod anthropic;
 mod assistant;
 pub(crate) mod clouds;
+mod condition;
 mod field_limits;
 mod known_fields;
 mod kserve;

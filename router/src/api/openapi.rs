@@ -78,7 +78,9 @@ fn operation(route: &Route, doc: &Doc, schemas: &mut Schemas) -> Value {
         "operationId": operation_id(route),
         "responses": { "200": success(doc, schemas) },
     });
-    let parameters: Vec<Value> = path_parameters(route.path).map(path_parameter).collect();
+    let query =
+        doc.query.iter().map(|(name, schema)| json!({ "name": name, "in": "query", "schema": schema }));
+    let parameters: Vec<Value> = path_parameters(route.path).map(path_parameter).chain(query).collect();
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }

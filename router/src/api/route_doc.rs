@@ -18,6 +18,8 @@ pub struct Schemas(pub BTreeMap<String, Value>);
 pub struct Doc {
     /// The summary, in one line.
     pub summary: &'static str,
+    /// The parameters of the query, with their schemas.
+    pub query: Vec<(&'static str, Value)>,
     /// The types that the body may have.
     pub accepts: Vec<SchemaOf>,
     /// The types that the JSON response may have.
@@ -34,6 +36,12 @@ impl Doc {
     /// An entry with a summary only.
     pub fn new(summary: &'static str) -> Self {
         Self { summary, ..Self::default() }
+    }
+
+    /// Adds a parameter of the query, which may be left out.
+    pub fn asks(mut self, name: &'static str, schema: Value) -> Self {
+        self.query.push((name, schema));
+        self
     }
 
     /// Adds a type that the body may have.

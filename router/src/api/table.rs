@@ -6,12 +6,13 @@ use axum::handler::Handler;
 use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{self, MethodRouter};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::about::{health, info, metrics, models, stats, version};
 use super::adapters::{self, LoadAdapterRequest, LoadedAdapters, UnloadAdapterRequest};
 use super::anthropic::{self, MessagesRequest, MessagesResponse, TokenCount};
 use super::clouds::{invocations, vertex};
+use super::condition::{self, SleepState};
 use super::kserve::infer::{InferRequest, InferResponse};
 use super::kserve::{self, TextEvent, TextRequest, TextResponse};
 use super::llamacpp::{self, InfillChunk, InfillRequest, InfillResponse};
@@ -125,6 +126,7 @@ pub fn routes() -> Vec<Route> {
         ollama(),
         tokens(),
         run_time_adapters(),
+        run_time_condition(),
         about(),
         pages(),
     ]
@@ -386,6 +388,22 @@ fn run_time_adapters() -> Vec<Route> {
         unload("/v1/unload_lora_adapter"),
         load("/load_lora_adapter"),
         unload("/unload_lora_adapter"),
+    ]
+}
+
+/// The routes that send the model to sleep and wake it, of vLLM.
+fn run_time_condition() -> Vec<Route> {
+    vec![
+        Route::post("/sleep", condition::handler::sleep).doc(
+            Doc::new("Give memory back until the model is woken up, for callers who may")
+                .asks("level", json!({ "type": "integer", "enum": [1, 2], "default": 1 }))
+                .returns::<SleepState>(),
+        ),
+        Route::post("/wake_up", condition::handler::wake_up).doc(
+            Doc::new("Have a model that sleeps compute again, for callers who may").returns::<SleepState>(),
+        ),
+        Route::get("/is_sleeping", condition::handler::is_sleeping)
+            .doc(Doc::new("Whether the model sleeps").returns::<SleepState>()),
     ]
 }
 

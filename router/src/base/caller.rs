@@ -18,6 +18,8 @@ pub struct Caller {
     pub tenant_name: Option<Arc<str>>,
     /// Whether its API key may load and unload adapters.
     pub may_load_adapters: bool,
+    /// Whether its API key may send the model to sleep and wake it.
+    pub may_change_model: bool,
     /// The rate limit of its API key; `None` is no limit.
     pub rate_limit: Option<Arc<RateLimit>>,
 }

@@ -5,11 +5,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_scheduler::{Event, EventKind, Failure, Outcome, RequestId, SchedulerConfig};
+use penstock_scheduler::{Event, EventKind, Failure, Outcome, Refused, RequestId, SchedulerConfig};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, error, info, warn};
 
+use crate::engine::changes::{Change, Changes};
+use crate::engine::condition::Wanted;
 use crate::engine::generation::{Command, EngineHandle, EngineStatus, Pulse, ReplicaStatus};
 use crate::engine::link::Arrival;
 use crate::engine::replica::{Answered, Replica};
@@ -25,9 +27,11 @@ const TICK: Duration = Duration::from_millis(50);
 /// Starts the loop and returns the handle to it. Each engine is a replica of the model. The loop ends when every handle and
 /// generation is dropped, or when the shards of all replicas are lost for good. When some are lost for a while, requests
 /// are kept, and go on where they were, with another replica if there is one.
+/// `wanted`: what the shards are to be like, as the engines know it.
 pub fn spawn(
     engines: Vec<Box<dyn Engine>>,
     config: &SchedulerConfig,
+    wanted: Wanted,
     observer: impl Observer,
 ) -> EngineHandle {
     let (commands_tx, commands) = mpsc::unbounded_channel();
@@ -43,6 +47,7 @@ pub fn spawn(
         pulse: Arc::clone(&pulse),
         listeners: HashMap::new(),
         traces: SequenceTraces::default(),
+        changes: Changes::new(wanted.clone()),
         started: Instant::now(),
     };
     let running = tokio::spawn(engine_loop.run(commands));
@@ -56,7 +61,7 @@ pub fn spawn(
         let lost = EngineStatus::Lost(lost);
         status_tx.send_modify(|all| all.iter_mut().for_each(|one| one.status = lost.clone()));
     });
-    EngineHandle { commands: commands_tx, status, facts, pulse }
+    EngineHandle { commands: commands_tx, status, facts, pulse, wanted }
 }
 
 struct EngineLoop {
@@ -66,11 +71,13 @@ struct EngineLoop {
     observer: Box<dyn Observer>,
     listeners: HashMap<RequestId, mpsc::Sender<EventKind>>,
     traces: SequenceTraces,
+    changes: Changes,
     started: Instant,
 }
 
 impl EngineLoop {
     async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Result<(), String> {
+        self.observer.on_sleep_level(self.changes.wanted.get().sleep_level());
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -93,6 +100,7 @@ impl EngineLoop {
                 self.lose_shards(replica, &error);
             }
             self.relieve();
+            self.change();
             self.send_all_plans();
             if self.replicas.even_out() {
                 self.send_all_plans();
@@ -106,11 +114,19 @@ impl EngineLoop {
 
     fn on_tick(&mut self) {
         self.replicas.iter_mut().for_each(Replica::check_if_idle);
+        let has_waiting = self.replicas.iter_mut().any(|replica| replica.num_waiting() > 0);
+        if has_waiting && self.changes.is_to_wake_again(self.started.elapsed()) {
+            self.changes.ask(Change::WakeUp, None);
+        }
         self.tell_levels();
     }
 
     fn on_command(&mut self, command: Command) {
         match command {
+            Command::Submit { reply, .. } if self.changes.wanted.refuses_requests() => {
+                // The client may have left.
+                let _ = reply.send(Err(Refused::Asleep));
+            }
             Command::Submit { request, events, trace, reply } => {
                 let accepted = self.replicas.submit(*request, self.started.elapsed());
                 let id = accepted.as_ref().ok().copied();
@@ -118,6 +134,7 @@ impl EngineLoop {
                     (Some(id), Ok(())) => {
                         self.listeners.insert(id, events);
                         self.traces.begin(id, trace);
+                        self.changes.ask(Change::WakeUp, None);
                     }
                     // The client left while it was being accepted.
                     (Some(id), Err(_)) => self.replicas.cancel(id),
@@ -129,12 +146,27 @@ impl EngineLoop {
                 self.traces.end(id);
                 self.replicas.cancel(id);
             }
+            Command::Change(change, reply) => self.changes.ask(change, reply),
             Command::Members(members) => {
                 self.replicas.on_members(members, self.started.elapsed());
                 let failed = self.replicas.move_on();
                 self.publish(failed);
                 self.tell_status();
             }
+        }
+    }
+
+    /// Shards that are not what is wanted of them become so.
+    fn change(&mut self) {
+        let (began, events) = self.replicas.change(&self.changes.wanted.get());
+        self.publish(events);
+        if began {
+            self.tell_status();
+        }
+        if !self.replicas.are_changing() && self.changes.settle() {
+            let level = self.changes.wanted.get().sleep_level();
+            info!(sleep_level = level, "the shards are at this level of sleep");
+            self.observer.on_sleep_level(level);
         }
     }
 
@@ -151,6 +183,12 @@ impl EngineLoop {
     fn on_arrival(&mut self, from: usize, arrival: Arrival) -> Result<(), EngineError> {
         match arrival {
             Arrival::Outcome(outcome) => self.on_outcome(from, outcome?),
+            Arrival::Reconnected((engine, Err(EngineError::Refused { rank, reason }))) => {
+                warn!(replica = from, rank, reason, "a shard does not become what is wanted of it");
+                self.changes.take_back(&reason, self.started.elapsed());
+                self.replicas.get(from).stay(engine);
+                Ok(())
+            }
             Arrival::Reconnected((engine, reconnected)) => {
                 reconnected?;
                 self.on_reconnected(from, engine);
@@ -160,9 +198,10 @@ impl EngineLoop {
     }
 
     fn on_reconnected(&mut self, replica: usize, engine: Box<dyn Engine>) {
-        info!(replica, "the shards are back");
+        let had_lost = !self.replicas.get(replica).is_changing();
         let was_connected = self.replicas.get(replica).come_back(engine);
-        if was_connected {
+        info!(replica, "the shards are connected");
+        if was_connected && had_lost {
             self.observer.on_reconnected();
         }
         let failed = self.replicas.move_on();

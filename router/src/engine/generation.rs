@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 use crate::engine::EngineFacts;
 use crate::engine::adapters::{AdapterLease, AdapterUse};
+use crate::engine::changes::{Change, ChangeReply};
+use crate::engine::condition::Wanted;
 use crate::engine::membership::Members;
 use crate::observe::telemetry::{RequestTrace, SequenceTrace};
 
@@ -29,6 +31,7 @@ pub(crate) enum Command {
     },
     Cancel(RequestId),
     Members(Members),
+    Change(Change, Option<ChangeReply>),
 }
 
 /// What the engine loop last knew of its shards.
@@ -36,6 +39,10 @@ pub(crate) enum Command {
 pub enum EngineStatus {
     /// Steps are being answered.
     Ready,
+    /// The shards sleep. Requests are kept.
+    Asleep,
+    /// The shards fall asleep or wake up. Requests are kept.
+    Changing,
     /// The shards are gone or do not answer, and are waited for; the text says what was seen. Requests are kept.
     Restarting(String),
     /// The shards are lost for good; the text says why.
@@ -46,17 +53,19 @@ impl EngineStatus {
     /// Why steps are not answered; `None` if they are.
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
-            Self::Ready => None,
+            Self::Ready | Self::Asleep | Self::Changing => None,
             Self::Restarting(reason) | Self::Lost(reason) => Some(reason),
         }
     }
 
-    /// That of several replicas together: ready if one is, and lost only if all are.
+    /// That of several replicas together: the best of theirs, so that it is ready if one is, and lost only if all are.
     pub(crate) fn of_all<'a>(replicas: impl Iterator<Item = &'a Self>) -> Self {
         let best = replicas.min_by_key(|status| match status {
             Self::Ready => 0,
-            Self::Restarting(_) => 1,
-            Self::Lost(_) => 2,
+            Self::Changing => 1,
+            Self::Asleep => 2,
+            Self::Restarting(_) => 3,
+            Self::Lost(_) => 4,
         });
         best.cloned().unwrap_or_else(|| Self::Lost("there are no shards".to_owned()))
     }
@@ -103,6 +112,7 @@ pub struct EngineHandle {
     pub(crate) status: watch::Receiver<Vec<ReplicaStatus>>,
     pub(crate) facts: Arc<EngineFacts>,
     pub(crate) pulse: Arc<Pulse>,
+    pub(crate) wanted: Wanted,
 }
 
 impl EngineHandle {
@@ -115,6 +125,11 @@ impl EngineHandle {
     pub fn status(&self) -> EngineStatus {
         let all = self.status.borrow();
         EngineStatus::of_all(all.iter().filter(|one| one.takes_requests).map(|one| &one.status))
+    }
+
+    /// What the shards are to be like, and are unless they just become so.
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
     }
 
     /// How many replicas there are, ready or not.

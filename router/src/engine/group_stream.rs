@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use futures::future::select_all;
 use penstock_scheduler::Plan;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::EngineError;
 use super::client::{Connection, Patience, RankOutcome, ShardClient};
+use super::heartbeats::Heartbeats;
 
 /// Added to the step timeout for the outcome of a group. Heartbeats do not replace this limit: they come from another
 /// thread and may go on while no outcome is sent.
@@ -23,10 +22,7 @@ pub(super) struct GroupStream {
     sent: VecDeque<Instant>,
     /// Outcomes of the oldest plan that have arrived, by rank. Kept here because `recv` may be cancelled between two.
     arrived: Vec<Option<RankOutcome>>,
-    /// The first rank whose heartbeat stopped, and the reason.
-    silent: watch::Receiver<Option<(usize, String)>>,
-    /// Reads the heartbeats; dropped with the stream.
-    _watchers: JoinSet<()>,
+    heartbeats: Heartbeats,
 }
 
 impl GroupStream {
@@ -40,9 +36,10 @@ impl GroupStream {
             let opened = connection.run(epoch).await;
             shards.push(opened.map_err(|reason| EngineError::Unreachable { rank, reason })?);
         }
-        let (watchers, silent) = watch_all(&shards, Patience::with_step(step_timeout));
+        let patience = Patience::with_step(step_timeout);
+        let heartbeats = Heartbeats::read(shards.iter().map(|shard| shard.watch(patience)));
         let arrived = shards.iter().map(|_| None).collect();
-        Ok(Self { shards, sent: VecDeque::new(), arrived, silent, _watchers: watchers })
+        Ok(Self { shards, sent: VecDeque::new(), arrived, heartbeats })
     }
 
     pub fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
@@ -70,17 +67,13 @@ impl GroupStream {
 
     /// Like [`Self::collect`], but fails when a heartbeat stops or the time for the step is over.
     pub async fn collect_in_time(&mut self, step_timeout: Duration) -> Result<Vec<RankOutcome>, EngineError> {
-        let mut silent = self.silent.clone();
         let limit = step_timeout.saturating_add(OUTCOME_SLACK);
         let deadline = self.sent.front().and_then(|sent| sent.checked_add(limit));
+        let heartbeats = self.heartbeats.clone();
         tokio::select! {
             biased;
             collected = self.collect() => collected,
-            stopped = silent.wait_for(Option::is_some) => {
-                let seen = stopped.ok().and_then(|seen| seen.clone());
-                let (rank, reason) = seen.unwrap_or((0, "its heartbeat is no longer read".to_owned()));
-                Err(EngineError::Unreachable { rank, reason })
-            }
+            stopped = heartbeats.stopped() => Err(stopped),
             () = sleep_until(deadline) => {
                 let rank = self.arrived.iter().position(Option::is_none).unwrap_or(0);
                 Err(EngineError::Protocol { rank, reason: "it sent no outcome and computes nothing".to_owned() })
@@ -94,28 +87,4 @@ async fn sleep_until(deadline: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
-}
-
-/// Reads all heartbeats in the background; the first that stops is reported.
-fn watch_all(
-    shards: &[ShardClient],
-    patience: Patience,
-) -> (JoinSet<()>, watch::Receiver<Option<(usize, String)>>) {
-    let (report, silent) = watch::channel(None);
-    let mut watchers = JoinSet::new();
-    for (rank, shard) in shards.iter().enumerate() {
-        let beats = shard.watch(patience);
-        let report = report.clone();
-        watchers.spawn(async move {
-            let reason = beats.await;
-            report.send_if_modified(|seen| {
-                let first = seen.is_none();
-                if first {
-                    *seen = Some((rank, reason));
-                }
-                first
-            });
-        });
-    }
-    (watchers, silent)
 }

@@ -7,10 +7,13 @@ use penstock_scheduler::{Outcome, Plan};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
+use super::condition::Condition;
 use super::{Engine, EngineError};
 
 /// How often shards that are lost are tried again.
 const RETRY: Duration = Duration::from_millis(50);
+/// Shards that refused to become others are left alone so long.
+const AFTER_REFUSAL: Duration = Duration::from_millis(500);
 /// Shards that answer and refuse are tried again after twice as long each time, up to this.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
@@ -37,6 +40,14 @@ impl Link {
         Self::Down(Box::pin(reconnect(engine)))
     }
 
+    /// To shards that are to be as they were, after they refused to become others.
+    pub fn down_for_a_while(engine: Box<dyn Engine>) -> Self {
+        Self::Down(Box::pin(async {
+            sleep(AFTER_REFUSAL).await;
+            reconnect(engine).await
+        }))
+    }
+
     /// To shards that are of no use: nothing will ever come.
     pub fn gone() -> Self {
         Self::Down(Box::pin(std::future::pending()))
@@ -50,16 +61,28 @@ impl Link {
         }
     }
 
-    pub fn is_up(&self) -> bool {
-        matches!(self, Self::Up(_))
-    }
-
     /// Sends a plan; one for shards that are lost is dropped.
     pub fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
         match self {
             Self::Up(engine) => engine.send(plan),
             Self::Down(_) => Ok(()),
         }
+    }
+
+    /// What the shards are like; `None` while they are not reached.
+    pub fn condition(&self) -> Option<Condition> {
+        match self {
+            Self::Up(engine) => Some(engine.condition()),
+            Self::Down(_) => None,
+        }
+    }
+
+    /// Shards that are at rest become what is wanted of them; until then they are down.
+    pub fn change(&mut self) {
+        if let Self::Up(engine) = self {
+            engine.let_go();
+        }
+        self.go_down();
     }
 
     /// Up becomes down.
@@ -77,7 +100,9 @@ async fn reconnect(mut engine: Box<dyn Engine>) -> Reconnected {
     loop {
         match engine.reconnect().await {
             Ok(()) => return (engine, Ok(())),
-            Err(error) if error.is_final() => return (engine, Err(error)),
+            Err(error) if error.is_final() || matches!(error, EngineError::Refused { .. }) => {
+                return (engine, Err(error));
+            }
             Err(error) if error.is_refusal() => {
                 if pause == RETRY {
                     let address = engine.origin().address;
@@ -131,6 +156,14 @@ mod tests {
         async fn reconnect(&mut self) -> Result<(), EngineError> {
             self.tried.lock().unwrap().push(Instant::now());
             if Instant::now() < self.until { Err(EngineError::Unauthenticated { rank: 0 }) } else { Ok(()) }
+        }
+
+        fn let_go(&mut self) {
+            unimplemented_by_test()
+        }
+
+        fn condition(&self) -> Condition {
+            unimplemented_by_test()
         }
     }
 

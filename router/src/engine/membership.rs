@@ -72,6 +72,10 @@ pub enum ReplicaState {
     Drained,
     /// It is forgotten when it has no requests left.
     Removing,
+    /// Its shards sleep.
+    Asleep,
+    /// Its shards fall asleep or wake up.
+    Changing,
     /// Its shards were lost, and are waited for.
     Down,
     /// Its shards are others than they should be; they are tried no longer.

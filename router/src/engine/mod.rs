@@ -3,11 +3,14 @@
 
 pub mod adapters;
 mod agreement;
+mod changes;
 mod client;
+pub mod condition;
 pub mod engine_loop;
 pub mod generation;
 mod group_stream;
 mod groups;
+mod heartbeats;
 mod link;
 pub mod membership;
 pub mod operator;
@@ -17,9 +20,11 @@ pub mod replica_address;
 pub mod replica_options;
 pub mod replica_secret;
 mod replicas;
+mod rest;
 mod roster;
 mod shard_adapters;
 pub mod shard_address;
+mod shard_condition;
 pub mod shard_socket;
 mod sharded;
 pub mod speculation;
@@ -31,6 +36,9 @@ use serde_json::Value;
 use thiserror::Error;
 use utoipa::ToSchema;
 
+use condition::Condition;
+
+pub use changes::ChangeError;
 pub use client::{Patience, describe_shard, watch_shard};
 pub use shard_adapters::ReplicaAdapters;
 pub use sharded::{ConnectOptions, ShardedEngine, connect_any};
@@ -198,6 +206,14 @@ pub enum EngineError {
     /// The shards are those of another replica already.
     #[error("the shards are those of {0} already")]
     Taken(String),
+    /// A shard answers, and cannot become what is wanted of it.
+    #[error("shard {rank}: {reason}")]
+    Refused {
+        /// Rank of the shard.
+        rank: usize,
+        /// The reason, for operators.
+        reason: String,
+    },
 }
 
 impl EngineError {
@@ -248,7 +264,14 @@ pub trait Engine: Send {
     /// The outcome of the oldest plan that has none yet. Cancel safe.
     async fn recv(&mut self) -> Result<Outcome, EngineError>;
 
-    /// Opens a new stream under a greater epoch, after `send` or `recv` failed. What was sent before is forgotten on
-    /// both sides. Makes one attempt, which may be repeated unless the error is final.
+    /// Opens a new stream under a greater epoch, after `send` or `recv` failed, or after `let_go`. What was sent before is
+    /// forgotten on both sides. The shards become what is wanted of them first; where they are to sleep, no stream is opened,
+    /// and `recv` waits for their loss. Makes one attempt, which may be repeated unless the error is final.
     async fn reconnect(&mut self) -> Result<(), EngineError>;
+
+    /// Closes the stream, of which every plan is answered: the same shards are to become what is wanted of them now.
+    fn let_go(&mut self);
+
+    /// What the shards are like since they were connected last.
+    fn condition(&self) -> Condition;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::adapters::Adapters;
+use super::condition::Wanted;
 use super::groups::Groups;
 use super::replica_address::ReplicaAddress;
 use super::replica_secret::ReplicaSecret;
@@ -25,13 +26,14 @@ pub struct Recruiter {
     adapters: Adapters,
     facts: EngineFacts,
     groups: Groups,
+    wanted: Wanted,
 }
 
 impl Recruiter {
     /// For replicas beside one that is connected. They are to hold these adapters, too, and those on TCP are sent the secret.
     pub fn beside(engine: &ShardedEngine, secret: Option<ReplicaSecret>, adapters: Adapters) -> Self {
-        let (facts, groups) = (engine.facts().clone(), engine.groups().clone());
-        Self { secret, step_timeout: engine.step_timeout(), adapters, facts, groups }
+        let (facts, groups, wanted) = (engine.facts().clone(), engine.groups().clone(), engine.wanted());
+        Self { secret, step_timeout: engine.step_timeout(), adapters, facts, groups, wanted }
     }
 }
 
@@ -42,6 +44,7 @@ impl Recruit for Recruiter {
             sockets: address.sockets(self.secret.as_ref()),
             step_timeout: self.step_timeout,
             origin: Origin { address: address.to_string(), ..Origin::default() },
+            wanted: self.wanted.clone(),
         };
         let mut engine = ShardedEngine::waiting(options, self.facts.clone(), self.groups.clone());
         engine.restores(self.adapters.clone());

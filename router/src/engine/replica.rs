@@ -9,6 +9,7 @@ use penstock_scheduler::{
 };
 use tokio::sync::oneshot;
 
+use super::condition::Condition;
 use super::generation::EngineStatus;
 use super::link::{Arrival, Link};
 use super::membership::{ReplicaEntry, ReplicaState};
@@ -27,6 +28,8 @@ pub(super) struct Replica {
     /// Whether its shards were ever connected. Until then it takes no requests, as its memory is not known.
     was_connected: bool,
     in_flight: usize,
+    /// Whether no plan is sent, because its shards are to become others.
+    is_resting: bool,
     /// Whether the scheduler's accounts were checked since it last had anything to do.
     is_checked: bool,
     drain: Option<Drain>,
@@ -57,12 +60,13 @@ impl Replica {
         Self {
             number,
             origin,
-            status: if was_connected { EngineStatus::Ready } else { waiting() },
+            status: if was_connected { status_of(&*engine) } else { waiting() },
             link: if was_connected { Link::Up(engine) } else { Link::down(engine) },
             scheduler: Scheduler::new(config.clone()),
             config,
             was_connected,
             in_flight: 0,
+            is_resting: false,
             is_checked: true,
             drain: None,
         }
@@ -122,8 +126,34 @@ impl Replica {
         match &self.status {
             EngineStatus::Lost(lost) => Some(lost.clone()),
             _ if self.is_leaving() => Some("its replica was removed, and it fits no other".to_owned()),
-            EngineStatus::Ready | EngineStatus::Restarting(_) => None,
+            EngineStatus::Ready
+            | EngineStatus::Asleep
+            | EngineStatus::Changing
+            | EngineStatus::Restarting(_) => None,
         }
+    }
+
+    /// Has its shards become what is wanted, once every plan is answered. Returns what happened to requests when that began.
+    pub fn change(&mut self, wanted: &Condition) -> Option<Vec<Event>> {
+        self.is_resting = self.link.condition().is_some_and(|held| held != *wanted);
+        if !self.is_resting || self.in_flight > 0 {
+            return None;
+        }
+        self.is_checked = false;
+        let events = self.scheduler.on_rest();
+        self.link.change();
+        self.status = EngineStatus::Changing;
+        Some(events)
+    }
+
+    /// Whether its shards are about to become others, or are doing so.
+    pub fn is_changing(&self) -> bool {
+        self.is_resting || self.status == EngineStatus::Changing
+    }
+
+    /// Its shards refused to change, and are to be as they were.
+    pub fn stay(&mut self, engine: Box<dyn Engine>) {
+        self.link = Link::down_for_a_while(engine);
     }
 
     /// Whether nothing waits, runs or is in flight.
@@ -203,7 +233,7 @@ impl Replica {
 
     /// The next plan, sent already, with its events; `None` if there is nothing to do, or enough in flight.
     pub fn send_plan(&mut self, now: Duration) -> Option<(Result<(), EngineError>, Vec<Event>)> {
-        if !self.link.is_up() || self.in_flight >= MAX_PLANS_IN_FLIGHT {
+        if self.status != EngineStatus::Ready || self.is_resting || self.in_flight >= MAX_PLANS_IN_FLIGHT {
             return None;
         }
         let (plan, events) = self.scheduler.plan(now)?;
@@ -230,8 +260,8 @@ impl Replica {
             self.config = sized(&self.config, &*engine);
             self.scheduler = Scheduler::new(self.config.clone());
         }
+        self.status = status_of(&*engine);
         self.link = Link::Up(engine);
-        self.status = EngineStatus::Ready;
         std::mem::replace(&mut self.was_connected, true)
     }
 
@@ -281,6 +311,8 @@ impl Replica {
             EngineStatus::Lost(_) => ReplicaState::Refused,
             EngineStatus::Restarting(_) if !self.was_connected => ReplicaState::Connecting,
             EngineStatus::Restarting(_) => ReplicaState::Down,
+            EngineStatus::Asleep => ReplicaState::Asleep,
+            EngineStatus::Changing => ReplicaState::Changing,
             EngineStatus::Ready if self.takes_requests() => ReplicaState::Ready,
             EngineStatus::Ready if self.is_empty() => ReplicaState::Drained,
             EngineStatus::Ready => ReplicaState::Draining,
@@ -294,6 +326,11 @@ impl Replica {
             self.is_checked = true;
         }
     }
+}
+
+/// Of shards that are connected.
+fn status_of(engine: &dyn Engine) -> EngineStatus {
+    if engine.condition().asleep.is_some() { EngineStatus::Asleep } else { EngineStatus::Ready }
 }
 
 /// With no more blocks and snapshots than these shards have: those of other replicas may have more.

@@ -14,6 +14,7 @@ use penstock_scheduler::{
 use tracing::{debug, info};
 
 use super::Engine;
+use super::condition::Condition;
 use super::generation::{EngineStatus, ReplicaStatus};
 use super::link::Arrival;
 use super::replica::Replica;
@@ -168,11 +169,26 @@ impl Replicas {
         Some((index, offers[index]?))
     }
 
+    /// Has the shards of all become what is wanted, each once its plans are answered. Returns whether any began, and what
+    /// happened to requests.
+    pub fn change(&mut self, wanted: &Condition) -> (bool, Vec<Event>) {
+        let began: Vec<_> = self.replicas.iter_mut().filter_map(|replica| replica.change(wanted)).collect();
+        (!began.is_empty(), began.into_iter().flatten().collect())
+    }
+
+    /// Whether the shards of any are about to become others, or are doing so.
+    pub fn are_changing(&self) -> bool {
+        self.replicas.iter().any(Replica::is_changing)
+    }
+
     /// The reason, if none has shards that may come back.
     pub fn lost(&self) -> Option<&str> {
         let reasons = self.replicas.iter().map(|replica| match replica.status() {
             EngineStatus::Lost(reason) => Some(reason.as_str()),
-            EngineStatus::Ready | EngineStatus::Restarting(_) => None,
+            EngineStatus::Ready
+            | EngineStatus::Asleep
+            | EngineStatus::Changing
+            | EngineStatus::Restarting(_) => None,
         });
         reasons.collect::<Option<Vec<_>>>()?.first().copied()
     }

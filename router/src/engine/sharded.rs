@@ -10,10 +10,13 @@ use penstock_scheduler::{Outcome, Plan};
 
 use super::adapters::Adapters;
 use super::agreement::{agreed_facts, agreed_outcome};
-use super::client::{Connection, Description};
+use super::client::{Connection, Description, Patience};
+use super::condition::{Condition, Wanted};
 use super::group_stream::GroupStream;
 use super::groups::{Group, Groups};
+use super::heartbeats::Heartbeats;
 use super::shard_adapters::ReplicaAdapters;
+use super::shard_condition::{bring, is_as_wanted};
 use super::shard_socket::ShardSocket;
 use super::{Engine, EngineError, EngineFacts, Origin};
 
@@ -27,6 +30,8 @@ pub struct ConnectOptions {
     /// What they are called. Where a supervisor restarts all ranks after one has failed, a rank that still runs is not
     /// connected again.
     pub origin: Origin,
+    /// What the shards are to be like.
+    pub wanted: Wanted,
 }
 
 /// A group, connected or waited for.
@@ -36,8 +41,11 @@ pub struct ShardedEngine {
     epoch: u64,
     /// Of the processes that the stream was opened to.
     instance_ids: Vec<String>,
-    /// `None` until the shards are connected for the first time.
-    stream: Option<GroupStream>,
+    way: Way,
+    /// Whether the shards were ever connected.
+    is_known: bool,
+    /// What they are like since then.
+    condition: Condition,
     /// Its entry among all groups.
     group: Arc<Group>,
     groups: Groups,
@@ -45,28 +53,84 @@ pub struct ShardedEngine {
     adapters: Option<Adapters>,
 }
 
+/// How a group is connected.
+enum Way {
+    Closed,
+    /// It computes.
+    Open(GroupStream),
+    /// It sleeps.
+    Asleep(Heartbeats),
+}
+
+impl Way {
+    /// Opens a stream of this epoch to shards that are awake.
+    async fn open(
+        connections: Vec<Connection>,
+        epoch: u64,
+        step_timeout: Duration,
+        condition: &Condition,
+    ) -> Result<Self, EngineError> {
+        if condition.asleep.is_none() {
+            return GroupStream::open(connections, epoch, step_timeout).await.map(Self::Open);
+        }
+        let patience = Patience::with_step(step_timeout);
+        Ok(Self::Asleep(Heartbeats::read(connections.iter().map(|connection| connection.watch(patience)))))
+    }
+}
+
 impl ShardedEngine {
-    /// Connects to all ranks and opens their streams under a new epoch, once each has sent the outcome of an empty
-    /// step.
+    /// Connects to all ranks, brings them to what is wanted, and opens their streams under a new epoch, once each has sent
+    /// the outcome of an empty step.
     async fn connect(options: ConnectOptions, groups: Groups) -> Result<Self, EngineError> {
-        try_step(&options).await?;
-        let (connections, descriptions) = describe_all(&options.sockets).await?;
-        let group = groups.add(&options.origin.address, options.sockets.clone());
-        groups.claim(&group, instance_ids(&descriptions))?;
-        let facts = agreed_facts(&descriptions)?;
-        let epoch = next_epoch(0, &descriptions);
-        let stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
-        group.set_up(true);
-        let instance_ids = instance_ids(&descriptions);
-        let stream = Some(stream);
-        Ok(Self { options, facts, epoch, instance_ids, stream, group, groups, adapters: None })
+        let (_, descriptions) = describe_all(&options.sockets).await?;
+        let mut engine = Self::waiting(options, agreed_facts(&descriptions)?, groups);
+        engine.join(descriptions).await?;
+        Ok(engine)
     }
 
     /// A group that is to be connected later, and to have these facts but for the number of blocks.
     pub(super) fn waiting(options: ConnectOptions, facts: EngineFacts, groups: Groups) -> Self {
         let group = groups.add(&options.origin.address, options.sockets.clone());
-        let instance_ids = Vec::new();
-        Self { options, facts, epoch: 0, instance_ids, stream: None, group, groups, adapters: None }
+        Self {
+            options,
+            facts,
+            epoch: 0,
+            instance_ids: Vec::new(),
+            way: Way::Closed,
+            is_known: false,
+            condition: Condition::default(),
+            group,
+            groups,
+            adapters: None,
+        }
+    }
+
+    /// Connects to shards that described themselves so, and are those that this replica may have.
+    async fn join(&mut self, described: Vec<Description>) -> Result<(), EngineError> {
+        let (options, ids) = (&self.options, instance_ids(&described));
+        self.groups.claim(&self.group, ids.clone())?;
+        let condition = options.wanted.get();
+        if !is_as_wanted(&described, &condition) {
+            bring(&options.sockets, &condition).await?;
+        }
+        if !self.is_known && condition.asleep.is_none() {
+            try_step(options).await?;
+        }
+        let (connections, described) = describe_all(&options.sockets).await?;
+        let others = instance_ids(&described).iter().zip(&ids).position(|(now, before)| now != before);
+        if let Some(rank) = others {
+            return Err(EngineError::Unreachable { rank, reason: "it was restarted meanwhile".to_owned() });
+        }
+        self.epoch = next_epoch(self.epoch, &described);
+        self.way = Way::open(connections, self.epoch, options.step_timeout, &condition).await?;
+        (self.instance_ids, self.is_known) = (ids, true);
+        self.condition = condition;
+        if self.condition.asleep.is_some() {
+            return Ok(());
+        }
+        // From here on adapters that are loaded reach these shards, too; those from before are restored.
+        self.group.set_up(true);
+        self.restore_adapters().await
     }
 
     /// What loads adapters into all groups that are connected.
@@ -77,6 +141,11 @@ impl ShardedEngine {
     /// All groups, this one among them.
     pub(super) fn groups(&self) -> &Groups {
         &self.groups
+    }
+
+    /// What its shards are to be like.
+    pub(super) fn wanted(&self) -> Wanted {
+        self.options.wanted.clone()
     }
 
     /// How long one step may take.
@@ -121,13 +190,6 @@ impl ShardedEngine {
             Some(difference) => Err(EngineError::Changed(difference)),
             None => Ok(()),
         }
-    }
-
-    /// Refuses shards before anything is sent that would take them from another replica, or is of no use.
-    async fn check_new(&mut self) -> Result<(), EngineError> {
-        let (_, descriptions) = describe_all(&self.options.sockets).await?;
-        self.check_first(&descriptions)?;
-        self.groups.claim(&self.group, instance_ids(&descriptions))
     }
 
     /// Refuses shards that differ from those of other replicas, and takes over how much memory they have.
@@ -198,37 +260,46 @@ impl Engine for ShardedEngine {
     }
 
     fn is_connected(&self) -> bool {
-        self.stream.is_some()
+        self.is_known
     }
 
     fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
-        self.stream.as_mut().map_or_else(|| Err(not_connected()), |stream| stream.send(plan))
+        match &mut self.way {
+            Way::Open(stream) => stream.send(plan),
+            Way::Closed | Way::Asleep(_) => Err(not_connected()),
+        }
     }
 
     async fn recv(&mut self) -> Result<Outcome, EngineError> {
-        let stream = self.stream.as_mut().ok_or_else(not_connected)?;
+        let stream = match &mut self.way {
+            Way::Open(stream) => stream,
+            Way::Asleep(heartbeats) => return Err(heartbeats.stopped().await),
+            Way::Closed => return Err(not_connected()),
+        };
         let outcomes = stream.collect_in_time(self.options.step_timeout).await?;
         agreed_outcome(outcomes, self.vocab_size())
     }
 
     async fn reconnect(&mut self) -> Result<(), EngineError> {
         self.group.set_up(false);
-        if !self.is_connected() {
-            self.check_new().await?;
-            try_step(&self.options).await?;
+        let (_, descriptions) = describe_all(&self.options.sockets).await?;
+        if self.is_known {
+            self.check_restarted(&descriptions)?;
+        } else {
+            self.check_first(&descriptions)?;
         }
-        let (connections, descriptions) = describe_all(&self.options.sockets).await?;
-        match self.stream {
-            Some(_) => self.check_restarted(&descriptions)?,
-            None => self.check_first(&descriptions)?,
-        }
-        self.groups.claim(&self.group, instance_ids(&descriptions))?;
-        self.epoch = next_epoch(self.epoch, &descriptions);
-        self.stream = Some(GroupStream::open(connections, self.epoch, self.options.step_timeout).await?);
-        self.instance_ids = instance_ids(&descriptions);
-        // From here on adapters that are loaded reach these shards, too; those from before are restored.
-        self.group.set_up(true);
-        self.restore_adapters().await
+        self.join(descriptions).await
+    }
+
+    fn let_go(&mut self) {
+        self.group.set_up(false);
+        self.way = Way::Closed;
+        // They are not restarted before they are connected again.
+        self.instance_ids.clear();
+    }
+
+    fn condition(&self) -> Condition {
+        self.condition.clone()
     }
 }
 

@@ -58,7 +58,7 @@ pub enum ApiKeyError {
     /// An unknown or malformed option after a key.
     #[error(
         "`{0}` is none of tenant=NAME (at most {MAX_TENANT_BYTES} bytes), requests-per-minute=N, tokens-per-minute=N \
-         (N at least 1), weight=N (N from 1 to {MAX_WEIGHT}), adapters=load"
+         (N at least 1), weight=N (N from 1 to {MAX_WEIGHT}), adapters=load, model=change"
     )]
     Option(String),
     /// A weight out of range.
@@ -107,6 +107,7 @@ struct Entry {
     weight: Option<u32>,
     limit: Option<Arc<RateLimit>>,
     may_load_adapters: bool,
+    may_change_model: bool,
 }
 
 impl Entry {
@@ -119,6 +120,7 @@ impl Entry {
             weight,
             limit: is_limited.then(|| Arc::new(RateLimit::new(rates))),
             may_load_adapters: false,
+            may_change_model: false,
         }
     }
 
@@ -181,6 +183,7 @@ impl ApiKeys {
             key: found.map(|(number, _)| number),
             tenant_name: entry.and_then(|entry| entry.tenant.clone()),
             may_load_adapters: entry.is_some_and(|entry| entry.may_load_adapters),
+            may_change_model: entry.is_some_and(|entry| entry.may_change_model),
             rate_limit: entry.and_then(|entry| entry.limit.clone()),
         })
     }
@@ -207,7 +210,9 @@ fn to_line(entry: &Entry) -> String {
     let tokens = entry.rates.tokens.iter().map(|rate| format!(" tokens-per-minute={rate}"));
     let weight = entry.weight.iter().map(|weight| format!(" weight={weight}"));
     let adapters = entry.may_load_adapters.then(|| " adapters=load".to_owned());
-    let options: String = tenant.chain(requests).chain(tokens).chain(weight).chain(adapters).collect();
+    let model = entry.may_change_model.then(|| " model=change".to_owned());
+    let limits = tenant.chain(requests).chain(tokens).chain(weight);
+    let options: String = limits.chain(adapters).chain(model).collect();
     format!("{key}{options}\n")
 }
 
@@ -242,12 +247,12 @@ fn check_weights(entries: &[(usize, Entry)]) -> Result<(), (usize, ApiKeyError)>
 }
 
 /// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`, `weight=N`,
-/// `adapters=load`.
+/// `adapters=load`, `model=change`.
 fn entry(line: &str) -> Result<Entry, ApiKeyError> {
     let mut words = line.split_ascii_whitespace();
     let key = words.next().unwrap_or_default().parse()?;
     let (mut tenant, mut rates, mut weight) = (None, Rates::default(), None);
-    let mut may_load_adapters = false;
+    let (mut may_load_adapters, mut may_change_model) = (false, false);
     for word in words {
         let unknown = || ApiKeyError::Option(word.chars().take(60).collect());
         let rate = |value: &str| value.parse().ok().filter(|&rate| rate > 0).map(Some).ok_or_else(unknown);
@@ -259,10 +264,11 @@ fn entry(line: &str) -> Result<Entry, ApiKeyError> {
             ("tokens-per-minute", value) => rates.tokens = rate(value)?,
             ("weight", value) => weight = Some(parse_weight(value)?),
             ("adapters", "load") => may_load_adapters = true,
+            ("model", "change") => may_change_model = true,
             _ => return Err(unknown()),
         }
     }
-    Ok(Entry { may_load_adapters, ..Entry::new(key, tenant, rates, weight) })
+    Ok(Entry { may_load_adapters, may_change_model, ..Entry::new(key, tenant, rates, weight) })
 }
 
 fn parse_weight(value: &str) -> Result<u32, ApiKeyError> {
@@ -337,8 +343,7 @@ mod tests {
 
     #[test]
     fn a_line_says_whose_a_key_is_and_what_it_may_use() {
-        let lines =
-            "a\nb tenant=shop requests-per-minute=60 tokens-per-minute=1\nc tokens-per-minute=4294967295\n";
+        let lines = "a\nb tenant=shop requests-per-minute=60 tokens-per-minute=1\nc tokens-per-minute=4294967295 adapters=load model=change\n";
         let keys = ApiKeys::load(&[], Some(file(lines).path())).unwrap();
         assert_eq!(keys.to_lines(), lines);
         let entry = |key: &str| keys.find(key.as_bytes()).unwrap().1;

@@ -20,6 +20,8 @@ pub struct AppState {
     pub api_keys: ApiKeys,
     /// Who may load adapters at run time, and from where.
     pub adapter_rules: RunTimeRules,
+    /// Whether callers without a key of the server may send the model to sleep and wake it.
+    pub is_model_open: bool,
     /// Limits on the size of a body and on the time to receive it.
     pub body_limits: BodyLimits,
     /// Begins traces.

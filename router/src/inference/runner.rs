@@ -103,14 +103,18 @@ pub struct Inference {
 }
 
 impl Inference {
-    /// Ok if new requests are accepted and the shards answer steps; else the reason. Reads a state in memory and does
+    /// Ok if new requests are accepted and the shards answer steps, or will when a request wakes them; else the reason. Reads a state in memory and does
     /// not ask the shards.
     pub fn ready(&self) -> Result<(), Error> {
         if self.shutdown.is_draining() {
             return Err(Error::Refused(Refused::ShuttingDown));
         }
+        if self.engine.wanted().refuses_requests() {
+            return Err(Error::Refused(Refused::Asleep));
+        }
         match self.engine.status() {
-            EngineStatus::Ready => Ok(()),
+            // A request wakes them, or waits until they are awake.
+            EngineStatus::Ready | EngineStatus::Asleep | EngineStatus::Changing => Ok(()),
             EngineStatus::Restarting(_) => Err(Error::Restarting),
             EngineStatus::Lost(_) => Err(Error::Unhealthy),
         }
@@ -156,7 +160,10 @@ impl Inference {
         }
         // Last, so that no request that is refused has an adapter loaded.
         let adapter = match adapter {
-            Some(name) => Some(self.adapters.lease(&name).await?),
+            Some(name) => {
+                self.check_awake()?;
+                Some(self.adapters.lease(&name).await?)
+            }
             None => None,
         };
         if let Some(adapter) = &adapter {
@@ -165,6 +172,15 @@ impl Inference {
             request = request.adapted(Arc::clone(adapter.id()), start);
         }
         Ok(Prepared { request, reply: encoded.reply, validation, adapter, model })
+    }
+
+    /// Refused if the model sleeps and requests do not wake it; else it is woken, as shards that sleep load no adapter.
+    fn check_awake(&self) -> Result<(), Error> {
+        if self.engine.wanted().refuses_requests() {
+            return Err(Error::Refused(Refused::Asleep));
+        }
+        self.engine.rouse();
+        Ok(())
     }
 
     /// The adapter that the `model` of a request names; `None` if it names the served model or none. Refuses the name of

@@ -23,6 +23,9 @@ pub trait Observer: Send + 'static {
 
     /// The shards of a replica are connected again.
     fn on_reconnected(&mut self) {}
+
+    /// The shards of all replicas are at this level of sleep, 0 if they are awake.
+    fn on_sleep_level(&mut self, _level: u32) {}
 }
 
 /// Two that are told the same; cache events only the second.
@@ -56,6 +59,11 @@ impl<A: Observer, B: Observer> Observer for (A, Option<B>) {
     fn on_reconnected(&mut self) {
         self.0.on_reconnected();
         self.1.iter_mut().for_each(Observer::on_reconnected);
+    }
+
+    fn on_sleep_level(&mut self, level: u32) {
+        self.0.on_sleep_level(level);
+        self.1.iter_mut().for_each(|second| second.on_sleep_level(level));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use penstock_router::engine::condition::Wanted;
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
 use penstock_router::engine::{EngineFacts, engine_loop};
 use penstock_router::observe::observer::{Levels, Observer, ReplicaLevels, StepSummary};
@@ -33,7 +34,7 @@ impl Watcher {
 
 fn spawn((engine, control): (FakeEngine, FakeControl)) -> (EngineHandle, FakeControl) {
     let config = SchedulerConfig::new(small_facts().capacity(), 128);
-    (engine_loop::spawn(vec![Box::new(engine)], &config, Ignore), control)
+    (engine_loop::spawn(vec![Box::new(engine)], &config, Wanted::default(), Ignore), control)
 }
 
 fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
@@ -92,8 +93,12 @@ async fn sends_the_next_plan_before_the_outcome_of_the_last() {
 async fn a_request_that_waits_too_long_fails_even_if_no_step_ends() {
     let facts = EngineFacts { num_slots: 1, ..small_facts() };
     let (engine, _) = FakeEngine::gated(facts.clone());
-    let engine =
-        engine_loop::spawn(vec![Box::new(engine)], &SchedulerConfig::new(facts.capacity(), 128), Ignore);
+    let engine = engine_loop::spawn(
+        vec![Box::new(engine)],
+        &SchedulerConfig::new(facts.capacity(), 128),
+        Wanted::default(),
+        Ignore,
+    );
     let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
     let queue_timeout = Some(Duration::from_millis(200));
     let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
@@ -111,6 +116,7 @@ async fn a_request_that_ends_without_a_step_is_counted() {
     let engine = engine_loop::spawn(
         vec![Box::new(engine)],
         &SchedulerConfig::new(facts.capacity(), 128),
+        Wanted::default(),
         watcher.clone(),
     );
     let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
@@ -218,8 +224,12 @@ async fn the_request_of_a_client_that_does_not_read_fails_at_the_limit() {
         ..small_facts()
     };
     let (engine, _) = FakeEngine::new(facts.clone());
-    let engine =
-        engine_loop::spawn(vec![Box::new(engine)], &SchedulerConfig::new(facts.capacity(), 8), Ignore);
+    let engine = engine_loop::spawn(
+        vec![Box::new(engine)],
+        &SchedulerConfig::new(facts.capacity(), 8),
+        Wanted::default(),
+        Ignore,
+    );
     let mut slow = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
     let mut reader = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
     let mut num_read = 0;

@@ -26,6 +26,7 @@ mod replicas;
 mod request_ids;
 mod responses;
 mod shutdown;
+mod sleep;
 mod streaming;
 mod support;
 mod telemetry;

@@ -9,6 +9,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request};
 use penstock_router::admin::record::{RecordedReplica, ReplicaRecord};
 use penstock_router::admin::{Admin, service};
+use penstock_router::engine::condition::Wanted;
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
 use penstock_router::engine::membership::{MembershipError, ReplicaEntry, ReplicaState};
 use penstock_router::engine::recruiter::Recruit;
@@ -37,7 +38,15 @@ fn gated(address: &str) -> (FakeEngine, FakeControl) {
 fn spawn(engines: Vec<(FakeEngine, FakeControl)>) -> (EngineHandle, Vec<FakeControl>) {
     let (engines, controls): (Vec<_>, Vec<_>) = engines.into_iter().unzip();
     let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
-    (engine_loop::spawn(engines, &SchedulerConfig::new(endless().capacity(), 128), Ignore), controls)
+    (
+        engine_loop::spawn(
+            engines,
+            &SchedulerConfig::new(endless().capacity(), 128),
+            Wanted::default(),
+            Ignore,
+        ),
+        controls,
+    )
 }
 
 fn allow(control: &FakeControl, steps: usize) {
@@ -136,7 +145,7 @@ async fn one_that_is_drained_ends_what_runs_and_gives_away_what_waits() {
         controls.push(control);
     }
     let config = SchedulerConfig::new(facts.capacity(), 128);
-    let engine = engine_loop::spawn(engines, &config, Ignore);
+    let engine = engine_loop::spawn(engines, &config, Wanted::default(), Ignore);
     let prompts = prompts(8);
     let generations = submit_all(&engine, &prompts).await;
     while admitted(&controls[0]) < 2 {

@@ -1,5 +1,6 @@
 //! Several replicas behind one engine loop: where requests go, and what becomes of them when shards are lost.
 
+use penstock_router::engine::condition::Wanted;
 use penstock_router::engine::engine_loop;
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
 use penstock_router::engine::{Engine, EngineFacts};
@@ -21,7 +22,7 @@ fn spawn(engines: Vec<(FakeEngine, FakeControl)>, max_requests: u32) -> (EngineH
     let (engines, controls): (Vec<_>, Vec<_>) = engines.into_iter().unzip();
     let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
     let config = SchedulerConfig::new(endless().capacity(), max_requests);
-    (engine_loop::spawn(engines, &config, Ignore), controls)
+    (engine_loop::spawn(engines, &config, Wanted::default(), Ignore), controls)
 }
 
 fn gated() -> (FakeEngine, FakeControl) {
@@ -101,7 +102,7 @@ fn spawn_narrow(policy: PlacementPolicy) -> (EngineHandle, Vec<FakeControl>) {
     let (first, second) = (FakeEngine::gated(facts.clone()), FakeEngine::gated(facts));
     let (engines, controls): (Vec<_>, Vec<_>) = [first, second].into_iter().unzip();
     let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
-    (engine_loop::spawn(engines, &config, Ignore), controls)
+    (engine_loop::spawn(engines, &config, Wanted::default(), Ignore), controls)
 }
 
 #[tokio::test]

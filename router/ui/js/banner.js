@@ -6,10 +6,12 @@ import { duration } from './stats-line.js';
 
 const BACK_SHOWN_MS = 6000;
 const PILL = {
-  connecting: 'Connecting…', ready: 'Ready', restarting: 'Restarting', stopping: 'Stopping', lost: 'Shards lost', unreachable: 'Unreachable',
+  connecting: 'Connecting…', ready: 'Ready', asleep: 'Asleep', changing: 'Changing', restarting: 'Restarting', stopping: 'Stopping', lost: 'Shards lost', unreachable: 'Unreachable',
   unauthorized: 'Key needed', unsupported: 'No status',
 };
 const WRONG = {
+  asleep: 'The model sleeps. A question wakes it, where the server allows that.',
+  changing: 'The model falls asleep or wakes up. Answers go on when it is awake.',
   restarting: 'The shards are restarting. Answers go on when they are back.',
   stopping: 'The server is shutting down. It finishes what it has begun and takes nothing new.',
   lost: 'The shards are lost. The server cannot answer until they are started again.',

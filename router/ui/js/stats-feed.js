@@ -6,7 +6,7 @@ import { getJson } from './api.js';
 const EVERY_MS = 1000;
 const TIMEOUT_MS = 3000;
 
-// Kinds of state: connecting, ready, restarting, stopping, lost (as the server says), unreachable, unauthorized, unsupported.
+// Kinds of state: connecting, ready, asleep, changing, restarting, stopping, lost (as the server says), unreachable, unauthorized, unsupported.
 export class StatsFeed extends EventTarget {
   state = { kind: 'connecting', since: Date.now(), reason: '' };
   last = null;
@@ -45,7 +45,7 @@ export class StatsFeed extends EventTarget {
   }
 }
 
-const KNOWN = ['ready', 'restarting', 'stopping', 'lost'];
+const KNOWN = ['ready', 'asleep', 'changing', 'restarting', 'stopping', 'lost'];
 
 function kindOf({ kind, status }) {
   if (kind === 'unauthorized') return 'unauthorized';

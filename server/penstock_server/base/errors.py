@@ -56,6 +56,14 @@ class AdapterInUse(PenstockError):
     """An adapter cannot be unloaded while a slot uses it."""
 
 
+class CallRefused(PenstockError):
+    """What a call asks for is no such thing."""
+
+
+class ShardAsleep(PenstockError):
+    """Nothing can be computed: the shard was sent to sleep, and cannot wake up if the message says why."""
+
+
 class StepFailed(PenstockError):
     """A step failed on a rank, and all ranks know it: its requests fail for this reason, the group continues."""
 

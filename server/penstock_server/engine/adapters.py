@@ -124,6 +124,14 @@ class Adapters:
         with self._lock:
             self._of_slot.clear()
 
+    def forget(self) -> None:
+        """Free the memory of all; no slot is in use any more."""
+        with self._lock:
+            self._of_slot.clear()
+            for adapter_id in list(self._numbers):
+                self._leave_device(adapter_id)
+            self._loaded.clear()
+
     def _free_number(self) -> int:
         """A number that no adapter has any more."""
         if not self._free:

@@ -110,11 +110,15 @@ class Engine:
             graphs.capture()
         self.drafter.capture()
 
-    def close(self) -> None:
-        """Leave the group. Graphs go first: the group cannot end while they hold its communicator."""
+    def destroy_graphs(self) -> None:
+        """No step is computed any more."""
         for graphs in self.all_graphs():
             graphs.close()
         self.drafter.close()
+
+    def close(self) -> None:
+        """Leave the group. Graphs go first: the group cannot end while they hold its communicator."""
+        self.destroy_graphs()
         self.group.leave()
 
     def all_graphs(self) -> list[DecodeGraphs | PromptGraphs]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from typing import NamedTuple
 
 import torch
 
@@ -10,6 +11,7 @@ from penstock_server.base.log import stage
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
+from penstock_server.engine.limits import Limits
 from penstock_server.engine.rehearsal import Rehearsal
 from penstock_server.files.draft_folder import DraftFolder
 from penstock_server.files.eagle_folder import EagleFolder
@@ -24,6 +26,7 @@ from penstock_server.load.attention_backend import choose_backend, choose_cache_
 from penstock_server.load.device import choose_device, choose_dtype, name_of
 from penstock_server.load.draft_model import load_draft_model
 from penstock_server.load.eagle import load_eagle
+from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.load.kept import check_kept
 from penstock_server.load.kernels import compile_kernels
 from penstock_server.load.loaded import Drafting, Loaded
@@ -43,37 +46,63 @@ from penstock_server.network.quantization.quantization import Quantization
 logger = logging.getLogger(__name__)
 
 
+class Lasting(NamedTuple):
+    """What stays when a shard drops its model and reads it again."""
+
+    group: Group
+    grammars: Grammars
+
+
+class Prepared(NamedTuple):
+    """What is loaded, and the sizes chosen for it, which stay when it is loaded again."""
+
+    loaded: Loaded
+    limits: Limits
+    graph_sizes: GraphSizes
+
+    def engine(self) -> Engine:
+        """Make the engine, with its graphs, and warm it up."""
+        loaded = self.loaded
+        engine = loaded.engine(self.limits, self.graph_sizes, loaded.config.cache.is_poisoned)
+        if any(self.graph_sizes):
+            with stage(logger, "graphs"):
+                engine.capture()
+        loaded.group.begin_steps()
+        with stage(logger, "warm-up"):
+            Rehearsal(engine).warm_up()
+        return engine
+
+
 def load_engine(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None = None) -> Engine:
-    """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed.
+    """Build, fill and warm up the engine of this rank; raises as `prepare` does."""
+    return prepare(config, folder, draft).engine()
+
+
+def prepare(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None = None) -> Prepared:
+    """Load this rank's part and choose its sizes; raises StartError or, when the group breaks, ShardFailed.
 
     `draft`: the folder of what drafts, which `open_draft_folder` compared with the other.
-    On the thread that will step it: CUDA has a current device for every thread, and libraries have memory.
+    On the thread that will step: CUDA has a current device for every thread, and libraries have memory.
     """
     choose_arithmetic()
-    loaded = _load(config, folder, draft)
+    loaded = load(config, folder, draft)
     graph_sizes = choose_graph_sizes(loaded)
     if loaded.device.type == "cuda":
         with stage(logger, "kernels"):
             compile_kernels(loaded, wanted_limits(loaded), graph_sizes)
-    engine = loaded.engine(choose_limits(loaded, graph_sizes), graph_sizes, config.cache.is_poisoned)
-    if any(graph_sizes):
-        with stage(logger, "graphs"):
-            engine.capture()
-    loaded.group.begin_steps()
-    with stage(logger, "warm-up"):
-        Rehearsal(engine).warm_up()
-    return engine
+    return Prepared(loaded, choose_limits(loaded, graph_sizes), graph_sizes)
 
 
-def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) -> Loaded:
+def load(
+    config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None, lasting: Lasting | None = None
+) -> Loaded:
+    """Read the weights. `lasting`: of what was loaded before, if anything was."""
     device = choose_device(config)
     check_activations(config, folder, device)
     dtype = choose_dtype(config.dtype, folder.dtype, device)
     cache_dtype = choose_cache_dtype(config, dtype, device)
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.ranks_here))
-    with stage(logger, "group"):
-        group = Group(config.group, device)
-        _meet_peers(config, folder, group, dtype, device)
+    group = _meet(config, folder, dtype, device) if lasting is None else lasting.group
     attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
@@ -85,7 +114,7 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
         with stage(logger, "draft model"):
             drafting = _drafting(config, draft, model, placement, device)
     logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
-    grammars = _grammars(config, model)
+    grammars = _grammars(config, model) if lasting is None else lasting.grammars
     scales = scales_of(folder, dtype, cache_dtype)
     cache_format = CacheFormat(cache_dtype, scales, attention.attend, attention.attend_latents)
     adapters = Adapters(
@@ -96,6 +125,13 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
     versions = read_versions(folder, config.tokenizer_path)
     kept = (grammars, adapters, cache_format, attention, quantized, drafting, versions)
     return Loaded(config, folder, device, group, model, *kept)
+
+
+def _meet(config: ServerConfig, folder: ModelFolder, dtype: torch.dtype, device: torch.device) -> Group:
+    with stage(logger, "group"):
+        group = Group(config.group, device)
+        _meet_peers(config, folder, group, dtype, device)
+    return group
 
 
 def _meet_peers(

@@ -72,8 +72,15 @@ class Group:
         """All ranks are loaded: from here a rank that does not take part in time counts as lost."""
         # Until here waits may be long: ranks load at different speeds.
         self.gather_numbers(self.rank)
+        self._set_timeout(self._timeout_s)
+
+    def begin_loading(self) -> None:
+        """Until steps begin again, waits may be long."""
+        self._set_timeout(_LOAD_TIMEOUT_S)
+
+    def _set_timeout(self, timeout_s: float) -> None:
         for connection in set(self._connections or ()):
-            connection.set_timeout(self._timeout_s)
+            connection.set_timeout(timeout_s)
 
     def share(self, total: int, what: str) -> int:
         """This rank's part of `total`, which must divide evenly."""

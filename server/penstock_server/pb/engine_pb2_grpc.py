@@ -59,6 +59,16 @@ class EngineStub(object):
                 request_serializer=penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterRequest.SerializeToString,
                 response_deserializer=penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterResponse.FromString,
                 _registered_method=True)
+        self.Sleep = channel.unary_unary(
+                '/penstock.engine.v1.Engine/Sleep',
+                request_serializer=penstock__server_dot_pb_dot_engine__pb2.SleepRequest.SerializeToString,
+                response_deserializer=penstock__server_dot_pb_dot_engine__pb2.SleepResponse.FromString,
+                _registered_method=True)
+        self.WakeUp = channel.unary_unary(
+                '/penstock.engine.v1.Engine/WakeUp',
+                request_serializer=penstock__server_dot_pb_dot_engine__pb2.WakeUpRequest.SerializeToString,
+                response_deserializer=penstock__server_dot_pb_dot_engine__pb2.WakeUpResponse.FromString,
+                _registered_method=True)
 
 
 class EngineServicer(object):
@@ -106,6 +116,24 @@ class EngineServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sleep(self, request, context):
+        """Gives memory back between two steps, until `WakeUp`: the KV cache, recorded steps, adapters, and what `level` says of
+        the weights. The open stream ends, and one that is opened while the shard sleeps is closed with FAILED_PRECONDITION;
+        heartbeats go on. A shard that sleeps already may go to a deeper level, and never comes to a lighter one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WakeUp(self, request, context):
+        """Has the shard ready for a new stream, with the sizes that `Describe` told before; one that is awake is no error. Every
+        rank is to be asked at a time, as they compute a step together. Where it cannot wake up, as there is no memory or the
+        files of the weights have changed: FAILED_PRECONDITION and the reason, and it sleeps on; one of several ranks ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -133,6 +161,16 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.UnloadAdapter,
                     request_deserializer=penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterRequest.FromString,
                     response_serializer=penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterResponse.SerializeToString,
+            ),
+            'Sleep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sleep,
+                    request_deserializer=penstock__server_dot_pb_dot_engine__pb2.SleepRequest.FromString,
+                    response_serializer=penstock__server_dot_pb_dot_engine__pb2.SleepResponse.SerializeToString,
+            ),
+            'WakeUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.WakeUp,
+                    request_deserializer=penstock__server_dot_pb_dot_engine__pb2.WakeUpRequest.FromString,
+                    response_serializer=penstock__server_dot_pb_dot_engine__pb2.WakeUpResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -270,6 +308,60 @@ class Engine(object):
             '/penstock.engine.v1.Engine/UnloadAdapter',
             penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterRequest.SerializeToString,
             penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sleep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.engine.v1.Engine/Sleep',
+            penstock__server_dot_pb_dot_engine__pb2.SleepRequest.SerializeToString,
+            penstock__server_dot_pb_dot_engine__pb2.SleepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WakeUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.engine.v1.Engine/WakeUp',
+            penstock__server_dot_pb_dot_engine__pb2.WakeUpRequest.SerializeToString,
+            penstock__server_dot_pb_dot_engine__pb2.WakeUpResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,30 +57,18 @@ def _stop_early(_number: int, _frame: object) -> None:
 
 def _serve(config: ServerConfig) -> int:
     begun = time.perf_counter()
-    from penstock_server.architectures.lengths import check_lengths
-    from penstock_server.files.draft_folder import open_draft_folder
-    from penstock_server.files.model_folder import open_folder
+    from penstock_server.files.folders import open_folders
 
     # Needs no torch, so that a wrong folder is refused in milliseconds.
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
-        folder = open_folder(
-            config.model_path,
-            config.load_format,
-            config.model_impl,
-            config.generation_config,
-            config.overrides,
-            config.quantize,
-        )
-        if folder.spec is not None:
-            check_lengths(config.cache, folder.spec)
-        draft = open_draft_folder(config, folder)
+        folders = open_folders(config)
     _spin_briefly()
     _use_large_pages()
     _allow_recursion()
     with log.stage(logger, "import"):
         from penstock_server.process.server import serve
-    return serve(config, folder, draft, begun)
+    return serve(config, folders, begun)
 
 
 def _spin_briefly() -> None:

@@ -7,12 +7,11 @@ import signal
 import time
 
 from penstock_server.base.config import ServerConfig
-from penstock_server.engine.engine import Engine
-from penstock_server.files.draft_folder import DraftFolder
-from penstock_server.files.model_folder import ModelFolder
-from penstock_server.load.load_engine import load_engine
+from penstock_server.files.folders import Folders
+from penstock_server.load.residence import Residence
 from penstock_server.rpc import faults as faulty
 from penstock_server.rpc.calls import Calls
+from penstock_server.rpc.changes import Changes
 from penstock_server.rpc.conversion import Encoding, description_to_pb
 from penstock_server.rpc.endpoint import open_endpoint
 from penstock_server.rpc.listeners import Listeners
@@ -38,28 +37,28 @@ class StopPipe:
         os.read(self._reader, 1)
 
 
-def serve(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None, begun: float) -> int:
-    """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log.
-
-    `draft`: the folder of what drafts, if there is one.
-    """
+def serve(config: ServerConfig, folders: Folders, begun: float) -> int:
+    """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log."""
     faults = faulty.parse(config.faults, config.group.rank) if config.faults else None
     thread = SteppingThread()
-    engine = thread.call(_load, config, folder, draft, faults)
+    residence = thread.call(Residence, config, folders, faulty.wrapping(faults))
+    description = residence.description
     stop_pipe = StopPipe()
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
     encoding = Encoding(config.group.rank, None if faults is None else faults.spoil)
-    described = description_to_pb(engine.description)
-    calls = Calls(engine.slots.adapters, engine.description.limits.vocab_size)
+    described = description_to_pb(description)
+    changes = Changes(residence, described)
+    calls = Calls(residence, changes)
     listeners = Listeners(config.uds_path, config.tcp)
     endpoint = open_endpoint(config.endpoint, listeners, described, encoding, calls)
-    loop = StepLoop(engine, endpoint.streams, stop_pipe.stop, thread)
+    loop = StepLoop(residence.engine, endpoint.streams, stop_pipe.stop, thread)
+    changes.begin(loop, endpoint.describe)
     loop.start()
     endpoint.start()
-    limits = engine.description.limits
+    limits = description.limits
     logger.info(
         "ready after %.2f s: %s, %s on %s, rank %d of %d, %d blocks of %d",
-        time.perf_counter() - begun, folder.model_type, engine.description.dtype, engine.description.device,
+        time.perf_counter() - begun, folders.model.model_type, description.dtype, description.device,
         config.group.rank, config.group.world_size, limits.num_blocks, limits.block_size,
     )  # fmt: skip
     # The objects that exist now stay: without this, the garbage collector took 6% of a busy shard's time to visit them.
@@ -69,22 +68,15 @@ def serve(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None, 
     config.uds_path.unlink(missing_ok=True)
     if loop.failure is not None:
         raise loop.failure
-    _close(engine, thread)
+    _close(residence, thread)
     logger.info("stopped")
     return 0
 
 
-def _load(
-    config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None, faults: faulty.Faults | None
-) -> Engine:
-    engine = load_engine(config, folder, draft)
-    return engine if faults is None else faulty.FaultyEngine(engine, faults)
-
-
-def _close(engine: Engine, thread: SteppingThread) -> None:
+def _close(residence: Residence, thread: SteppingThread) -> None:
     """When the last step is computed. One that hangs is not waited for: the process ends anyway."""
     try:
-        thread.start(engine.close).result(_STOP_GRACE_S)
+        thread.start(residence.close).result(_STOP_GRACE_S)
     except TimeoutError:
         logger.warning("a step still runs")
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from penstock_server.base.errors import PenstockError
-from penstock_server.engine.adapters import Adapters
+from penstock_server.load.residence import Residence
 from penstock_server.pb import engine_pb2 as pb
+from penstock_server.rpc.changes import Changes
 
 
 class _Method(NamedTuple):
@@ -19,29 +20,41 @@ class _Method(NamedTuple):
 class Calls:
     """What is answered, and how."""
 
-    def __init__(self, adapters: Adapters, vocab_size: int) -> None:
-        self._adapters = adapters
-        self._vocab_size = vocab_size
+    def __init__(self, residence: Residence, changes: Changes) -> None:
+        self._residence = residence
+        self._changes = changes
         self._methods = {
             "LoadAdapter": _Method(pb.LoadAdapterRequest, self.load_adapter),
             "UnloadAdapter": _Method(pb.UnloadAdapterRequest, self.unload_adapter),
+            "Sleep": _Method(pb.SleepRequest, self.sleep),
+            "WakeUp": _Method(pb.WakeUpRequest, self.wake_up),
         }
 
     def load_adapter(self, request: pb.LoadAdapterRequest) -> pb.LoadAdapterResponse:
         """Reads an adapter's folder."""
-        adapter = self._adapters.load(Path(request.path), request.expected_id, request.name)
+        adapter = self._residence.adapters.load(Path(request.path), request.expected_id, request.name)
         return pb.LoadAdapterResponse(
             adapter_id=adapter.adapter_id,
             max_rank=adapter.max_rank,
             num_bytes=adapter.num_bytes,
             invocation_tokens=adapter.invocation,
-            vocab_size=self._vocab_size,
+            vocab_size=self._residence.description.limits.vocab_size,
         )
 
     def unload_adapter(self, request: pb.UnloadAdapterRequest) -> pb.UnloadAdapterResponse:
         """Frees what an adapter takes on the host."""
-        self._adapters.unload(request.adapter_id)
+        self._residence.adapters.unload(request.adapter_id)
         return pb.UnloadAdapterResponse()
+
+    def sleep(self, request: pb.SleepRequest) -> pb.SleepResponse:
+        """Gives memory back until the shard is woken up."""
+        self._changes.sleep(request.level)
+        return pb.SleepResponse()
+
+    def wake_up(self, request: pb.WakeUpRequest) -> pb.WakeUpResponse:
+        """Has the shard compute again."""
+        self._changes.wake_up()
+        return pb.WakeUpResponse()
 
     def answer(self, method: str, encoded: bytes) -> bytes:
         """The encoded answer to an encoded request."""

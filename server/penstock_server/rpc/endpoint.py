@@ -21,6 +21,9 @@ class Endpoint(Protocol):
     def start(self) -> None:
         """Begin to serve; the health service says so."""
 
+    def describe(self, description: pb.DescribeResponse) -> None:
+        """From now on the shard is described so."""
+
     def stop(self, grace_s: float) -> None:
         """End the open stream and the heartbeats, and wait so long at most for what is on its way."""
 

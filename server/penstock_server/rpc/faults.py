@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -121,6 +121,11 @@ class FaultyEngine(Engine):
     def _sample(self, logits: torch.Tensor, step: Step, masks: GrammarMasks | None) -> Sampled:
         self._faults.before_sampling(self._plan)
         return super()._sample(logits, step, masks)
+
+
+def wrapping(faults: Faults | None) -> Callable[[Engine], Engine]:
+    """What makes an engine one with these faults."""
+    return (lambda engine: engine) if faults is None else (lambda engine: FaultyEngine(engine, faults))
 
 
 def parse(specs: Sequence[str], rank: int) -> Faults:

@@ -65,6 +65,10 @@ class GrpcioEndpoint:
         for name in _SERVICE_NAMES:
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
+    def describe(self, description: pb.DescribeResponse) -> None:
+        """As `Endpoint` has it."""
+        self._service.description = description
+
     def stop(self, grace_s: float) -> None:
         """As `Endpoint` has it."""
         self._health.enter_graceful_shutdown()

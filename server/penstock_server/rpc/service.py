@@ -23,14 +23,14 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self, streams: QueuedStreams, description: pb.DescribeResponse, encoding: Encoding, calls: Calls
     ) -> None:
         self._streams = streams
-        self._description = description
+        self.description = description
         self._encoding = encoding
         self._calls = calls
         self.stopping = threading.Event()
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.DescribeResponse:
         answer = pb.DescribeResponse()
-        answer.CopyFrom(self._description)
+        answer.CopyFrom(self.description)
         answer.last_epoch = self._streams.last_epoch
         return answer
 
@@ -43,6 +43,12 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self, request: pb.UnloadAdapterRequest, context: grpc.ServicerContext
     ) -> pb.UnloadAdapterResponse:
         return self._calls.unload_adapter(request)
+
+    def Sleep(self, request: pb.SleepRequest, context: grpc.ServicerContext) -> pb.SleepResponse:
+        return self._calls.sleep(request)
+
+    def WakeUp(self, request: pb.WakeUpRequest, context: grpc.ServicerContext) -> pb.WakeUpResponse:
+        return self._calls.wake_up(request)
 
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
         # At once: a client may wait for the headers before it sends the first plan.

@@ -5,8 +5,10 @@ from enum import IntEnum
 from penstock_server.base.errors import (
     AdapterInUse,
     AdapterRefused,
+    CallRefused,
     InvalidPlan,
     PenstockError,
+    ShardAsleep,
     ShardFailed,
     StaleEpoch,
 )
@@ -25,7 +27,9 @@ class Code(IntEnum):
 _CODES: dict[type[PenstockError], Code] = {
     AdapterInUse: Code.FAILED_PRECONDITION,
     AdapterRefused: Code.INVALID_ARGUMENT,
+    CallRefused: Code.INVALID_ARGUMENT,
     InvalidPlan: Code.INVALID_ARGUMENT,
+    ShardAsleep: Code.FAILED_PRECONDITION,
     StaleEpoch: Code.ABORTED,
     ShardFailed: Code.UNAVAILABLE,
 }

@@ -6,9 +6,10 @@ The slots of a stream are dropped before the first plan of a newer one runs.
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import NamedTuple
 
-from penstock_server.base.errors import InvalidPlan, ShardFailed
+from penstock_server.base.errors import InvalidPlan, PenstockError, ShardAsleep, ShardFailed
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Plan
@@ -28,13 +29,18 @@ class _Launched(NamedTuple):
     pending: PendingOutcome
 
 
+# Makes the engine that is stepped from now on; None: nothing can be computed. Where it raises an error of ours there is
+# none, either, and the shard goes on.
+Change = Callable[[], Engine | None]
+
+
 class StepLoop:
     """Owns the engine, and steps it on the thread that loaded it."""
 
     def __init__(
-        self, engine: Engine, streams: Streams, on_failure: Callable[[], None], thread: SteppingThread
+        self, engine: Engine | None, streams: Streams, on_failure: Callable[[], None], thread: SteppingThread
     ) -> None:
-        self.engine = engine
+        self.engine: Engine | None = engine
         self.failure: ShardFailed | None = None
         self._streams = streams
         self._on_failure = on_failure
@@ -45,6 +51,32 @@ class StepLoop:
     def start(self) -> None:
         """Begin to take plans. It ends when the streams are stopped, once the last step is computed."""
         self._thread.start(self._run)
+
+    def change(self, change: Change) -> Future[None]:
+        """Replace the engine between two steps, on the thread that steps. The open stream ends."""
+        done = self._thread.start(self._change, change)
+        self.start()
+        self._streams.rest()
+        return done
+
+    def _change(self, change: Change) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._stepped is not None:
+            self._stepped.close(ShardAsleep("the shard goes to sleep"))
+        # Nothing may hold what the change is to free.
+        self.engine = self._stepped = None
+        try:
+            self.engine = change()
+        except ShardFailed as error:
+            self._fail(error)
+            raise
+        except PenstockError:
+            raise
+        except Exception as error:
+            logger.exception("a change of the engine failed")
+            self._fail(ShardFailed(f"a change of the engine failed: {error!r}"))
+            raise
 
     def _run(self) -> None:
         try:
@@ -58,7 +90,7 @@ class StepLoop:
     def _turn(self) -> bool:
         """Launch what is queued before waiting for what runs: the device never waits for the host.
 
-        False if the process stops.
+        False if the thread is to rest.
         """
         if self._launched and not self._launched[-1].pending.proceed(_POLL_S):
             # It waits for masks, which may need the tokens of the step before.
@@ -84,6 +116,9 @@ class StepLoop:
             self._end(session)
             return
         if session.closed:
+            return
+        if self.engine is None:
+            session.close(ShardAsleep("the shard sleeps"))
             return
         if not self._launched:
             self._streams.set_running(True)
@@ -111,7 +146,7 @@ class StepLoop:
     def _end(self, session: Session) -> None:
         self._drain()
         session.close()
-        if session is self._stepped:
+        if session is self._stepped and self.engine is not None:
             self.engine.clear()
             self._stepped = None
 

@@ -38,7 +38,7 @@ class Session(Protocol):
 
 
 class Taken(NamedTuple):
-    """What came next: a plan, or the end of a stream. Neither: the process stops."""
+    """What came next: a plan, or the end of a stream. Neither: the thread that steps is wanted for something else."""
 
     session: Session | None
     plan: Plan | None
@@ -56,11 +56,14 @@ class Streams(Protocol):
     def set_finished(self, session: Session, step: int) -> None:
         """A step of this stream is computed."""
 
+    def rest(self) -> None:
+        """Tell the thread that steps to take no more, once what came before is done."""
+
     def fail(self, error: ShardFailed) -> None:
         """End the open stream, and those that come."""
 
     def stop(self) -> None:
-        """End the open stream, and tell the thread that steps: the process stops."""
+        """End the open stream, and have the thread that steps rest: the process stops."""
 
 
 class StepProgress(NamedTuple):
@@ -142,6 +145,10 @@ class QueuedStreams:
         if session.epoch == self.last_epoch:
             self._finished_step = step
 
+    def rest(self) -> None:
+        """As `Streams` has it."""
+        self._inbox.put(Taken(None, None))
+
     def fail(self, error: ShardFailed) -> None:
         """As `Streams` has it."""
         with self._lock:
@@ -154,4 +161,4 @@ class QueuedStreams:
         with self._lock:
             if self._session is not None:
                 self._session.close(ShardFailed("the shard is stopping"))
-        self._inbox.put(Taken(None, None))
+        self.rest()

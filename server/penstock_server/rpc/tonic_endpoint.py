@@ -87,11 +87,15 @@ class _Streams:
         """As `Streams` has it."""
         self._endpoint.fail(code_of(error), str(error))
 
+    def rest(self) -> None:
+        """As `Streams` has it."""
+        self._endpoint.rest()
+
     def stop(self) -> None:
         """As `Streams` has it."""
         error = ShardFailed("the shard is stopping")
         self._endpoint.fail(code_of(error), str(error))
-        self._endpoint.stop_stepping()
+        self.rest()
 
 
 class TonicEndpoint:
@@ -121,6 +125,10 @@ class TonicEndpoint:
         """As `Endpoint` has it."""
         threading.Thread(target=self._answer_calls, name="calls", daemon=True).start()
         self._endpoint.start()
+
+    def describe(self, description: pb.DescribeResponse) -> None:
+        """As `Endpoint` has it."""
+        self._endpoint.describe(description.SerializeToString())
 
     def _answer_calls(self) -> None:
         while (call := self._endpoint.take_call()) is not None:

@@ -45,6 +45,8 @@ pub struct Scenario {
     pub arrivals: Vec<Arrival>,
     /// The shards die at these times; steps in flight are lost.
     pub deaths: Vec<Duration>,
+    /// At these times all shards are to forget what they hold, once their steps are answered.
+    pub rests: Vec<Duration>,
     /// A request with [`POISON_SEED`] makes the shards die when it has this number of output tokens.
     pub poison_after: u32,
     /// One step in this number takes fifty times as long.
@@ -122,18 +124,22 @@ pub fn scenario(seed: u64) -> Scenario {
         (late_every, max_drafts) = (1, 0);
     }
     let facts = ShardFacts { capacity, ..small_facts() };
+    let num_replicas = [1, 1, 2, 3][dice.range(0, 4) as usize];
+    let num_rests = if dice.one_in(3) { dice.range(1, 5) } else { 0 };
+    let rests = (0..num_rests).map(|_| Duration::from_micros(dice.range(0, 90_000))).collect();
     Scenario {
         facts,
         prefix_caching,
         arrivals,
         deaths,
+        rests,
         poison_after,
         slow_every,
         late_every,
         max_drafts,
         max_drafting,
         slowness,
-        num_replicas: [1, 1, 2, 3][dice.range(0, 4) as usize],
+        num_replicas,
     }
 }
 

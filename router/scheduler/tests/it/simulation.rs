@@ -33,6 +33,8 @@ struct Replica {
     outcomes: VecDeque<(Duration, Outcome)>,
     /// The slot and the prompt of the request that makes the shards crash, while it is in a slot.
     poison: Option<(SlotId, u32)>,
+    /// Whether nothing is planned until its shards have forgotten what they hold.
+    is_to_rest: bool,
 }
 
 impl Replica {
@@ -44,7 +46,13 @@ impl Replica {
             ..SchedulerConfig::new(scenario.facts.capacity.clone(), 1000)
         };
         let scheduler = Scheduler::new(config);
-        Self { scheduler, shard: scenario.shard(), outcomes: VecDeque::new(), poison: None }
+        Self {
+            scheduler,
+            shard: scenario.shard(),
+            outcomes: VecDeque::new(),
+            poison: None,
+            is_to_rest: false,
+        }
     }
 
     /// Whether this plan makes the shards crash, `after` so many tokens of output.
@@ -71,10 +79,25 @@ impl Replica {
         Some(self.scheduler.on_outcome(outcome).expect("it answers the plan"))
     }
 
+    /// Has the shards forget what they hold, if they are to and every step is answered.
+    fn rest(&mut self, new: FakeShard) -> Vec<Event> {
+        if !self.is_to_rest || !self.outcomes.is_empty() {
+            return Vec::new();
+        }
+        self.poison = None;
+        self.is_to_rest = false;
+        self.shard = new;
+        let events = self.scheduler.on_rest();
+        self.scheduler.check();
+        assert_eq!(self.scheduler.load().cached_blocks, 0);
+        events
+    }
+
     /// The events of the shards' loss.
     fn lose_shards(&mut self, new: FakeShard) -> Vec<Event> {
         self.outcomes.clear();
         self.poison = None;
+        self.is_to_rest = false;
         self.shard = new;
         let events = self.scheduler.on_engine_lost();
         self.scheduler.check();
@@ -94,6 +117,7 @@ struct World<'a> {
     now: Duration,
     arrivals: VecDeque<usize>,
     deaths: VecDeque<Duration>,
+    rests: VecDeque<Duration>,
     leaving: BTreeSet<(Duration, RequestId)>,
     /// The arrival of each request.
     accepted: BTreeMap<RequestId, usize>,
@@ -108,6 +132,8 @@ impl<'a> World<'a> {
     fn new(scenario: &'a Scenario) -> Self {
         let mut deaths = scenario.deaths.clone();
         deaths.sort();
+        let mut rests = scenario.rests.clone();
+        rests.sort();
         Self {
             scenario,
             replicas: (0..scenario.num_replicas).map(|_| Replica::new(scenario)).collect(),
@@ -116,6 +142,7 @@ impl<'a> World<'a> {
             now: Duration::ZERO,
             arrivals: (0..scenario.arrivals.len()).collect(),
             deaths: deaths.into(),
+            rests: rests.into(),
             leaving: BTreeSet::new(),
             accepted: BTreeMap::new(),
             output: BTreeMap::new(),
@@ -134,6 +161,7 @@ impl<'a> World<'a> {
             self.arrive();
             self.leave();
             self.die();
+            self.rest();
             self.answer();
             self.expire();
             self.plan();
@@ -228,6 +256,13 @@ impl<'a> World<'a> {
         }
     }
 
+    fn rest(&mut self) {
+        while self.rests.front().is_some_and(|at| *at <= self.now) {
+            self.rests.pop_front();
+            self.replicas.iter_mut().for_each(|replica| replica.is_to_rest = true);
+        }
+    }
+
     fn lose_shards(&mut self, index: usize) {
         let events = self.replicas[index].lose_shards(self.scenario.shard());
         self.take(events);
@@ -258,6 +293,11 @@ impl<'a> World<'a> {
     }
 
     fn plan_for(&mut self, index: usize) {
+        let events = self.replicas[index].rest(self.scenario.shard());
+        self.take(events);
+        if self.replicas[index].is_to_rest {
+            return;
+        }
         while let Some((plan, events)) = self.replicas[index].scheduler.plan(self.now) {
             self.num_steps += 1;
             self.take(events);

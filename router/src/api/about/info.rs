@@ -44,6 +44,8 @@ pub struct Info {
     version: &'static str,
     sha: Option<String>,
     docker_label: Option<String>,
+    /// 0 while the model is awake, else how deep it sleeps: 1 or 2.
+    sleep_level: u32,
     /// Names of the adapters that requests may use.
     adapters: Vec<String>,
     /// Different adapters that run at one time; 0 if the model can carry none.
@@ -82,6 +84,7 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
         version: env!("CARGO_PKG_VERSION"),
         sha: None,
         docker_label: None,
+        sleep_level: app.inference.engine.wanted().get().sleep_level(),
         adapters: app.inference.adapters.list().iter().map(|adapter| adapter.name.to_string()).collect(),
         max_adapters: facts.max_adapters,
     })

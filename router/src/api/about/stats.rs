@@ -63,6 +63,10 @@ pub enum Status {
     Ready,
     /// The server shuts down: it finishes accepted requests and refuses new ones.
     Stopping,
+    /// The model sleeps. A request wakes it, unless --wake-on-request says otherwise.
+    Asleep,
+    /// The model falls asleep or wakes up. Requests wait.
+    Changing,
     /// The shards restart. Requests wait until they are back.
     Restarting,
     /// The shards are lost, and the router ends.
@@ -142,6 +146,8 @@ fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static 
     match engine {
         _ if is_draining => (Status::Stopping, Some("the server is shutting down")),
         EngineStatus::Ready => (Status::Ready, None),
+        EngineStatus::Asleep => (Status::Asleep, Some("the model sleeps")),
+        EngineStatus::Changing => (Status::Changing, Some("the model falls asleep or wakes up")),
         EngineStatus::Restarting(_) => (Status::Restarting, Some("the model shards are restarting")),
         EngineStatus::Lost(_) => (Status::Lost, Some("the model shards stopped answering")),
     }
@@ -259,5 +265,6 @@ mod tests {
         assert_eq!(status(false, &restarting), (Status::Restarting, Some("the model shards are restarting")));
         assert_eq!(status(true, &EngineStatus::Ready).0, Status::Stopping);
         assert_eq!(status(false, &EngineStatus::Ready), (Status::Ready, None));
+        assert_eq!(status(false, &EngineStatus::Asleep).0, Status::Asleep);
     }
 }

@@ -26,6 +26,9 @@ pub async fn load(
     let LoadAdapterRequest { lora_name, lora_path, load_inplace } = request;
     let may_replace = load_inplace == Some(true);
     check_free(&app, &lora_name, may_replace)?;
+    if app.inference.engine.wanted().get().asleep.is_some() {
+        return Err(Error::Forbidden("the model sleeps and loads no adapter: POST /wake_up wakes it"));
+    }
     let folder = find(&app, &lora_name, &lora_path).await?;
     app.inference.adapters.add_at_run_time(&lora_name, &folder, may_replace).await?;
     Ok(Json(all(&app)))

@@ -127,7 +127,9 @@ impl Error {
             Self::RateLimited { .. } => ErrorKind::RateLimited,
             Self::TooSlow { .. } => ErrorKind::TooSlow,
             Self::Incomplete => ErrorKind::Incomplete,
-            Self::Unhealthy | Self::Restarting | Self::NoUpstream => ErrorKind::Unhealthy,
+            Self::Unhealthy | Self::Restarting | Self::CannotChange | Self::NoUpstream => {
+                ErrorKind::Unhealthy
+            }
             Self::UpstreamLost => ErrorKind::EngineLost,
             Self::MalformedJson(_) => ErrorKind::MalformedJson,
             Self::TooDeep { .. } => ErrorKind::TooDeep,
@@ -161,6 +163,7 @@ fn kind_of_refusal(refused: &Refused) -> ErrorKind {
         Refused::Overloaded { .. } | Refused::QueueFull { .. } | Refused::QueueTooLarge { .. } => {
             ErrorKind::Overloaded
         }
+        Refused::Asleep => ErrorKind::Unhealthy,
         Refused::ShuttingDown => ErrorKind::ShuttingDown,
     }
 }

@@ -132,6 +132,9 @@ pub enum Error {
     /// The shards send no outcomes, because they are restarting.
     #[error("unhealthy: the model shards are restarting")]
     Restarting,
+    /// The shards refuse what they are to become. The reason may name files, so it is only in the log.
+    #[error("the model cannot do this now, and stays as it was: the server's log says why")]
+    CannotChange,
     /// No upstream of the proxy takes requests.
     #[error("unhealthy: no upstream takes requests")]
     NoUpstream,
@@ -221,6 +224,7 @@ fn describe_refusal(refused: &Refused) -> String {
         Refused::Overloaded { .. }
         | Refused::QueueFull { .. }
         | Refused::QueueTooLarge { .. }
+        | Refused::Asleep
         | Refused::ShuttingDown => refused.to_string(),
     }
 }
@@ -295,6 +299,7 @@ impl Error {
             | Self::Incomplete
             | Self::Unhealthy
             | Self::Restarting
+            | Self::CannotChange
             | Self::NoUpstream
             | Self::UpstreamLost
             | Self::BuffersFull { .. }

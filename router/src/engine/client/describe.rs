@@ -9,6 +9,7 @@ impl From<pb::DescribeResponse> for Description {
             instance_id: response.instance_id,
             rank: response.rank,
             last_epoch: response.last_epoch,
+            sleep_level: response.sleep_level,
             facts: EngineFacts {
                 version: response.version,
                 model_type: response.model_type,

@@ -51,6 +51,16 @@ pub(super) struct Description {
     pub instance_id: String,
     pub rank: u32,
     pub last_epoch: u64,
+    /// 0 if it is awake.
+    pub sleep_level: u32,
+}
+
+/// Why a shard does not become what is wanted of it.
+pub(super) enum ChangeFailure {
+    /// It cannot, and says why.
+    Refused(String),
+    /// It cannot be reached; it may be back soon.
+    Unreachable(String),
 }
 
 /// A shard's outcome: with its tokens if it is rank 0, and the checksum of what it sampled.
@@ -180,6 +190,21 @@ impl Connection {
         }
     }
 
+    /// Sends the shard to sleep. The caller limits the time.
+    pub async fn sleep(mut self, level: u32) -> Result<(), ChangeFailure> {
+        self.0.sleep(pb::SleepRequest { level }).await.map(drop).map_err(change_failure)
+    }
+
+    /// Wakes the shard up, for which it may have to read its weights.
+    pub async fn wake_up(mut self) -> Result<(), ChangeFailure> {
+        self.0.wake_up(pb::WakeUpRequest {}).await.map(drop).map_err(change_failure)
+    }
+
+    /// Reads the heartbeats of the shard until they stop, and returns the reason for operators.
+    pub fn watch(&self, patience: Patience) -> impl Future<Output = String> + Send + use<> {
+        watch(self.0.clone(), patience)
+    }
+
     /// Opens the stream of plans under `epoch`.
     pub async fn run(mut self, epoch: u64) -> Result<ShardClient, String> {
         // Bounded in effect: the scheduler has at most MAX_PLANS_IN_FLIGHT plans without an outcome.
@@ -217,6 +242,14 @@ fn load_failure(status: Status) -> LoadFailure {
         LoadFailure::Unreachable(status.to_string())
     } else {
         LoadFailure::Refused(status.message().to_owned())
+    }
+}
+
+fn change_failure(status: Status) -> ChangeFailure {
+    if is_lost(&status) {
+        ChangeFailure::Unreachable(status.to_string())
+    } else {
+        ChangeFailure::Refused(status.message().to_owned())
     }
 }
 

@@ -160,6 +160,10 @@ impl Observer for Metrics {
         metrics.batch.on_load(load);
     }
 
+    fn on_sleep_level(&mut self, level: u32) {
+        self.0.sleep_level.set(f64::from(level));
+    }
+
     fn on_departed(&mut self, totals: Totals, _: &[usize]) {
         self.update(|snapshot| snapshot.departed = snapshot.departed + totals);
     }

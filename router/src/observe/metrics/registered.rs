@@ -45,6 +45,7 @@ pub(super) struct Registered {
     pub tokens_sampled: Counter,
     pub preemptions: Counter,
     pub engine_ready: Gauge,
+    pub sleep_level: Gauge,
     pub shard_restarts: Counter,
     pub router_restarts: Gauge,
     pub replays: Counter,
@@ -112,6 +113,8 @@ impl Registered {
             tokens_sampled: names.counter("tgi_tokens_sampled", "Tokens sampled by the shards"),
             preemptions: names.counter("tgi_preemptions", "Times that a request gave its memory back"),
             engine_ready: names.gauge("tgi_engine_ready", "1 while the shards answer, else 0"),
+            sleep_level: names
+                .gauge("tgi_sleep_level", "0 while the shards are awake, else how deep they sleep: 1 or 2"),
             shard_restarts: names
                 .counter("tgi_shard_restarts", "Times that the shards came back after a loss"),
             router_restarts: names

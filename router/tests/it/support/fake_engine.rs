@@ -3,12 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use penstock_router::engine::adapters::Adapters;
+use penstock_router::engine::condition::{Condition, Wanted};
 use penstock_router::engine::{Engine, EngineError, EngineFacts, Origin};
 use penstock_scheduler::{Outcome, Plan, StepTimings};
 use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 use super::fake_shard::{self, FakeShard, ShardFacts};
 
@@ -21,6 +24,8 @@ pub struct FakeControl {
     pub gate: Option<Arc<Semaphore>>,
     /// Set to break the stream with this reason; shards come back when it is `None` again.
     pub broken: Arc<Mutex<Option<String>>>,
+    /// Set to refuse to become what is wanted, for this reason.
+    pub refuses: Arc<Mutex<Option<String>>>,
     /// Whether the shards that come back have new instance ids.
     pub changed: Arc<AtomicBool>,
     /// The timings in the outcomes of the shards.
@@ -96,6 +101,9 @@ pub struct FakeEngine {
     pub adapters: Option<Adapters>,
     /// What it is called.
     pub origin: Origin,
+    /// What it is to be like, as the engine loop has it, too.
+    pub wanted: Wanted,
+    condition: Condition,
     facts: EngineFacts,
     shard: FakeShard,
     control: FakeControl,
@@ -119,6 +127,7 @@ impl FakeEngine {
             plans: Arc::default(),
             gate,
             broken: Arc::default(),
+            refuses: Arc::default(),
             changed: Arc::default(),
             timings: Arc::default(),
         };
@@ -127,6 +136,8 @@ impl FakeEngine {
             Self {
                 adapters: None,
                 origin: Origin::default(),
+                wanted: Wanted::default(),
+                condition: Condition::default(),
                 facts,
                 shard,
                 control: control.clone(),
@@ -156,6 +167,12 @@ impl Engine for FakeEngine {
     }
 
     async fn recv(&mut self) -> Result<Outcome, EngineError> {
+        while self.condition.asleep.is_some() {
+            if let Some(reason) = self.control.broken.lock().expect("not poisoned").clone() {
+                return Err(EngineError::Unreachable { rank: 0, reason });
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
         // Both permits are taken together, so that no permit is lost if the future is dropped in between.
         let arrived = self.arrived.acquire().await.expect("never closed");
         if let Some(gate) = &self.control.gate {
@@ -176,6 +193,12 @@ impl Engine for FakeEngine {
         if self.control.changed.load(Ordering::Relaxed) {
             return Err(EngineError::Changed("another model".into()));
         }
+        let wanted = self.wanted.get();
+        let refuses = self.control.refuses.lock().expect("not poisoned").clone();
+        if let Some(reason) = refuses.filter(|_| wanted != self.condition) {
+            return Err(EngineError::Refused { rank: 0, reason });
+        }
+        self.condition = wanted;
         self.shard = FakeShard::new(self.shard.facts.clone());
         self.outcomes.clear();
         self.arrived = Arc::new(Semaphore::new(0));
@@ -186,5 +209,13 @@ impl Engine for FakeEngine {
             }
             None => Ok(()),
         }
+    }
+
+    fn let_go(&mut self) {
+        assert!(self.outcomes.is_empty(), "a plan is not answered");
+    }
+
+    fn condition(&self) -> Condition {
+        self.condition.clone()
     }
 }

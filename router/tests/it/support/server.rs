@@ -203,6 +203,7 @@ impl Server {
         let record = AdapterRecord::default();
         let adapters = Adapters::new(fake_adapters.clone(), adapter_limits, metrics.clone(), record);
         engines.iter_mut().for_each(|engine| engine.adapters = Some(adapters.clone()));
+        let wanted = engines[0].wanted.clone();
         let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
         let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
         let vocabulary = loaded.vocabulary().clone();
@@ -215,7 +216,7 @@ impl Server {
             fill_in_middle: FillInMiddle::of(&tokenizer).unwrap().map(Arc::new),
             grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
             uses_predictions: true,
-            engine: engine_loop::spawn(engines, &config, metrics.clone()),
+            engine: engine_loop::spawn(engines, &config, wanted, metrics.clone()),
             metrics,
             shutdown: Shutdown::new(Duration::from_secs(90)),
         };
@@ -223,6 +224,7 @@ impl Server {
             inference,
             api_keys,
             adapter_rules: RunTimeRules::default(),
+            is_model_open: false,
             body_limits: body_limits(),
             telemetry: Telemetry::default(),
             tokenizer_info: None,

@@ -1,0 +1,63 @@
+//! The handlers.
+
+use axum::extract::{RawQuery, State};
+use axum::{Extension, Json};
+
+use super::SleepState;
+use super::level::{AskedLevel, unknown};
+use crate::base::caller::Caller;
+use crate::base::error::Error;
+use crate::engine::ChangeError;
+use crate::engine::condition::Condition;
+use crate::http::state::AppState;
+
+/// `POST /sleep`: answers when the memory is given back.
+pub async fn sleep(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    AskedLevel(level): AskedLevel,
+) -> Result<Json<SleepState>, Error> {
+    check_right(&app, &caller)?;
+    told(app.inference.engine.sleep(level).await)
+}
+
+/// `POST /wake_up`: answers when requests are computed again.
+pub async fn wake_up(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<SleepState>, Error> {
+    check_right(&app, &caller)?;
+    if let Some(query) = query.filter(|query| !query.is_empty()) {
+        return Err(unknown(query.split(['=', '&']).next().unwrap_or_default()));
+    }
+    told(app.inference.engine.wake_up().await)
+}
+
+/// `GET /is_sleeping`
+pub async fn is_sleeping(State(app): State<AppState>) -> Json<SleepState> {
+    Json(SleepState::from(&app.inference.engine.wanted().get()))
+}
+
+fn told(changed: Result<Condition, ChangeError>) -> Result<Json<SleepState>, Error> {
+    match changed {
+        Ok(condition) => Ok(Json(SleepState::from(&condition))),
+        Err(ChangeError::Refused(_)) => Err(Error::CannotChange),
+        Err(ChangeError::ShuttingDown) => Err(Error::Refused(penstock_scheduler::Refused::ShuttingDown)),
+    }
+}
+
+/// A server with keys asks for one that may; one without asks the operator's flag.
+fn check_right(app: &AppState, caller: &Caller) -> Result<(), Error> {
+    if !app.api_keys.is_empty() {
+        let refused = Error::Forbidden(
+            "this API key may not change the model: its line in --api-key-file needs model=change",
+        );
+        return if caller.may_change_model { Ok(()) } else { Err(refused) };
+    }
+    if app.is_model_open {
+        Ok(())
+    } else {
+        Err(Error::Forbidden("the model may not be changed at run time (--allow-model-changes)"))
+    }
+}

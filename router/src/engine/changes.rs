@@ -1,0 +1,137 @@
+//! Changes of what the shards are like: what may be asked of the engine loop, who waits for it, and what becomes of a change
+//! that shards refuse.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::condition::{Condition, SleepLevel, Wanted};
+
+/// After a refusal, requests that wait have the shards try again to wake up.
+const WAKE_AGAIN: Duration = Duration::from_secs(10);
+
+/// Why the shards do not become what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ChangeError {
+    /// They cannot; the text says why, for operators.
+    #[error("{0}")]
+    Refused(String),
+    /// The loop has ended.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
+
+/// What is asked of the loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// To sleep so deep, or deeper.
+    Sleep(SleepLevel),
+    /// To be awake.
+    WakeUp,
+}
+
+pub(crate) type ChangeReply = oneshot::Sender<Result<Condition, ChangeError>>;
+
+/// What the shards are to be like, and who waits until they are.
+pub(super) struct Changes {
+    pub wanted: Wanted,
+    /// What they all were like last; a change that is refused goes back to it.
+    settled: Condition,
+    waiters: Vec<ChangeReply>,
+    /// Not before then do requests that wait have the shards try again to wake up.
+    wakes_again: Option<Duration>,
+}
+
+impl Changes {
+    pub fn new(wanted: Wanted) -> Self {
+        let settled = wanted.get();
+        Self { wanted, settled, waiters: Vec::new(), wakes_again: None }
+    }
+
+    /// Notes what the shards are to be like. Who asked may leave; the change goes on.
+    pub fn ask(&mut self, change: Change, reply: Option<ChangeReply>) {
+        let mut condition = self.wanted.get();
+        condition.asleep = match change {
+            Change::Sleep(level) => condition.asleep.max(Some(level)),
+            Change::WakeUp => None,
+        };
+        if condition != self.wanted.get() {
+            info!(sleep_level = condition.sleep_level(), "the shards are to be at another level of sleep");
+            self.wakes_again = None;
+        }
+        self.wanted.set(condition);
+        self.waiters.extend(reply);
+    }
+
+    /// All shards that answer are what is wanted. Returns whether they were something else before.
+    pub fn settle(&mut self) -> bool {
+        let condition = self.wanted.get();
+        self.waiters.drain(..).for_each(|waiter| drop(waiter.send(Ok(condition.clone()))));
+        let is_new = condition != self.settled;
+        self.settled = condition;
+        is_new
+    }
+
+    /// Shards cannot become what is wanted: all are to be as they were.
+    pub fn take_back(&mut self, reason: &str, now: Duration) {
+        warn!(reason, "the shards cannot change; they are to be as they were");
+        if self.wanted.get().asleep.is_none() && self.settled.asleep.is_some() {
+            self.wakes_again = Some(now.saturating_add(WAKE_AGAIN));
+        }
+        self.wanted.set(self.settled.clone());
+        let refused = || ChangeError::Refused(reason.to_owned());
+        self.waiters.drain(..).for_each(|waiter| drop(waiter.send(Err(refused()))));
+    }
+
+    /// Whether it is time that requests that wait try again to wake the shards.
+    pub fn is_to_wake_again(&self, now: Duration) -> bool {
+        self.wakes_again.is_some_and(|at| now >= at) && self.wanted.wakes_on_request()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::condition::ConditionRecord;
+
+    fn changes() -> Changes {
+        Changes::new(Wanted::new(ConditionRecord::default(), true))
+    }
+
+    fn ask(changes: &mut Changes, change: Change) -> oneshot::Receiver<Result<Condition, ChangeError>> {
+        let (reply, answer) = oneshot::channel();
+        changes.ask(change, Some(reply));
+        answer
+    }
+
+    #[test]
+    fn all_who_wait_are_told_what_the_shards_are_like_in_the_end() {
+        let mut changes = changes();
+        let mut first = ask(&mut changes, Change::Sleep(SleepLevel::WeightsKept));
+        let mut second = ask(&mut changes, Change::Sleep(SleepLevel::WeightsDropped));
+        let mut third = ask(&mut changes, Change::Sleep(SleepLevel::WeightsKept));
+        assert!(changes.settle());
+        let deep = Condition { asleep: Some(SleepLevel::WeightsDropped) };
+        for answer in [&mut first, &mut second, &mut third] {
+            assert_eq!(answer.try_recv().unwrap(), Ok(deep.clone()), "the deeper level holds");
+        }
+        assert!(!changes.settle(), "nothing new");
+    }
+
+    #[test]
+    fn a_change_that_is_refused_goes_back_to_what_was() {
+        let mut changes = changes();
+        changes.ask(Change::Sleep(SleepLevel::WeightsKept), None);
+        changes.settle();
+        let mut refused = ask(&mut changes, Change::WakeUp);
+        changes.take_back("no memory", Duration::from_secs(5));
+        assert_eq!(refused.try_recv().unwrap(), Err(ChangeError::Refused("no memory".to_owned())));
+        assert_eq!(changes.wanted.get().asleep, Some(SleepLevel::WeightsKept));
+        assert!(!changes.is_to_wake_again(Duration::from_secs(14)));
+        assert!(changes.is_to_wake_again(Duration::from_secs(15)));
+        changes.ask(Change::WakeUp, None);
+        assert!(!changes.is_to_wake_again(Duration::from_secs(60)), "it is under way");
+    }
+}

@@ -1,0 +1,20 @@
+//! The flags about what the shards are like.
+
+use clap::{ArgAction, Args};
+use serde::{Deserialize, Serialize};
+
+use crate::base::boolean::boolean;
+
+/// The flags about sleep.
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ConditionOptions {
+    /// A request that comes while the model sleeps wakes it; else it is refused until `POST /wake_up`
+    #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
+    pub wake_on_request: bool,
+
+    /// Everyone may send the model to sleep and wake it, where the server has no API keys; where it has some, a key needs
+    /// model=change in --api-key-file
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
+    pub allow_model_changes: bool,
+}

@@ -1,0 +1,46 @@
+//! What shards are like.
+
+use serde::{Deserialize, Serialize};
+
+/// How deep shards sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SleepLevel {
+    /// Without a cache. Weights wait in the memory of the machine.
+    WeightsKept,
+    /// Without weights, too: they are read from the files again.
+    WeightsDropped,
+}
+
+impl SleepLevel {
+    /// The level with this number, as vLLM has them.
+    pub fn of_number(number: u32) -> Option<Self> {
+        match number {
+            1 => Some(Self::WeightsKept),
+            2 => Some(Self::WeightsDropped),
+            _ => None,
+        }
+    }
+
+    /// Its number.
+    pub fn number(self) -> u32 {
+        match self {
+            Self::WeightsKept => 1,
+            Self::WeightsDropped => 2,
+        }
+    }
+}
+
+/// What shards are like.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// How deep they sleep; `None` if they are awake.
+    pub asleep: Option<SleepLevel>,
+}
+
+impl Condition {
+    /// 0 if they are awake.
+    pub fn sleep_level(&self) -> u32 {
+        self.asleep.map_or(0, SleepLevel::number)
+    }
+}

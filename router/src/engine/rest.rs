@@ -1,0 +1,36 @@
+//! How the engine loop is asked to send the shards to sleep, and to wake them.
+
+use tokio::sync::oneshot;
+
+use super::changes::{Change, ChangeError};
+use super::condition::{Condition, SleepLevel};
+use super::generation::{Command, EngineHandle};
+
+impl EngineHandle {
+    /// Sends the shards of all replicas to sleep. Requests that run wait with their tokens; they go on when the shards are
+    /// awake again. Returns what the shards are like then: others may have asked for something else meanwhile.
+    pub async fn sleep(&self, level: SleepLevel) -> Result<Condition, ChangeError> {
+        self.change(Change::Sleep(level)).await
+    }
+
+    /// Wakes the shards of all replicas.
+    pub async fn wake_up(&self) -> Result<Condition, ChangeError> {
+        self.change(Change::WakeUp).await
+    }
+
+    async fn change(&self, change: Change) -> Result<Condition, ChangeError> {
+        let (reply, changed) = oneshot::channel();
+        let command = Command::Change(change, Some(reply));
+        self.commands.send(command).map_err(|_| ChangeError::ShuttingDown)?;
+        changed.await.map_err(|_| ChangeError::ShuttingDown)?
+    }
+
+    /// Wakes the shards for something that comes before a request, and does not wait until they are awake. A request wakes
+    /// them anyway.
+    pub fn rouse(&self) {
+        if self.wanted.get().asleep.is_some() {
+            // When the loop is gone there is nothing to wake.
+            let _ = self.commands.send(Command::Change(Change::WakeUp, None));
+        }
+    }
+}

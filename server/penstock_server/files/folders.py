@@ -1,0 +1,30 @@
+"""Opens the folders that the settings of a shard name. Needs no torch."""
+
+from typing import NamedTuple
+
+from penstock_server.architectures.lengths import check_lengths
+from penstock_server.base.config import ServerConfig
+from penstock_server.files.draft_folder import DraftFolder, open_draft_folder
+from penstock_server.files.model_folder import ModelFolder, open_folder
+
+
+class Folders(NamedTuple):
+    """That of the model, and that of what drafts, if there is one."""
+
+    model: ModelFolder
+    draft: DraftFolder | None
+
+
+def open_folders(config: ServerConfig) -> Folders:
+    """Read config.json and the headers of the weights; raises StartError."""
+    folder = open_folder(
+        config.model_path,
+        config.load_format,
+        config.model_impl,
+        config.generation_config,
+        config.overrides,
+        config.quantize,
+    )
+    if folder.spec is not None:
+        check_lengths(config.cache, folder.spec)
+    return Folders(folder, open_draft_folder(config, folder))
