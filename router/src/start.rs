@@ -28,6 +28,7 @@ use crate::engine::{Engine, EngineFacts, ShardedEngine, connect_any, engine_loop
 use crate::grammar::Grammars;
 use crate::http::auth::ApiKeys;
 use crate::http::body::BodyLimits;
+use crate::http::socket::SocketRules;
 use crate::http::state::AppState;
 use crate::inference::Inference;
 use crate::inference::limits::RequestLimits;
@@ -149,6 +150,7 @@ fn state(
         },
         is_model_open: options.condition.allow_model_changes,
         body_limits: BodyLimits::new(&options.connections),
+        socket_rules: Arc::new(SocketRules::new(&options.connections, &options.cors_allow_origin)),
         tokenizer_info: tokenizer_info.map(Arc::new),
         telemetry: Telemetry::start(&options.telemetry, metrics.span_counters())?,
         access_log: AccessLog::start(

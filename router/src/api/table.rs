@@ -63,7 +63,7 @@ pub struct Route {
     pub path: &'static str,
     /// Who may use it.
     pub access: Access,
-    /// Its entry in the OpenAPI document; `None` for files of pages.
+    /// Its entry in the OpenAPI document; `None` for files of pages, and for a WebSocket, which OpenAPI cannot describe.
     pub doc: Option<Doc>,
     /// Whether it starts work: such a route is counted in the metrics and against the rate limit, and is refused while the
     /// server drains.
@@ -211,6 +211,7 @@ fn openai_and_others() -> Vec<Route> {
                     .streams::<responses::documented_events::EventSchema>(),
             )
             .work(),
+        Route::get("/v1/responses", responses::socket::upgrade::open),
         Route::post("/v1/responses/compact", responses::compact::compact)
             .doc(
                 Doc::new("Shorten a conversation: what the user said, and a summary by the model")

@@ -26,6 +26,11 @@ impl RequestId {
         Self(format!("{:016x}", rand::random::<u64>()).into())
     }
 
+    /// The id of a part of the request.
+    pub fn of_part(&self, number: u64) -> Self {
+        Self(format!("{self}-{number}").into())
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

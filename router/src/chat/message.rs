@@ -88,6 +88,11 @@ impl Message {
         self.tool_calls.get_or_insert_default().push(call);
     }
 
+    /// Whether the message has a call with this id.
+    pub fn has_call(&self, id: &str) -> bool {
+        self.tool_calls.iter().flatten().any(|call| call["id"] == id)
+    }
+
     /// Whether the message has this role.
     pub fn is_from(&self, role: &str) -> bool {
         self.role == role

@@ -53,7 +53,7 @@ fn code(kind: ErrorKind) -> Code {
         | ErrorKind::UnreadableBody => Code::InvalidArgument,
         ErrorKind::Unauthorized => Code::Unauthenticated,
         ErrorKind::Forbidden => Code::PermissionDenied,
-        ErrorKind::UnknownModel | ErrorKind::UnknownRoute => Code::NotFound,
+        ErrorKind::UnknownModel | ErrorKind::UnknownRoute | ErrorKind::UnknownResponse => Code::NotFound,
         ErrorKind::IdInUse => Code::AlreadyExists,
         ErrorKind::Overloaded | ErrorKind::RateLimited => Code::ResourceExhausted,
         ErrorKind::Generation

@@ -50,16 +50,22 @@ pub async fn write_errors(State(dialect_of): State<DialectOfPath>, request: Requ
     let mut response = next.run(request).await;
     let Some(error) = response.extensions_mut().remove::<Error>() else { return response };
     let kind = error.kind();
-    RequestLog::with_current(|log| log.fail(kind.name()));
-    // A failed health probe is not logged: the loss of the shards already was.
-    if kind.status().is_server_error() && kind != ErrorKind::Unhealthy {
-        tracing::warn!(kind = kind.name(), detail = ?error, "request failed");
-    }
+    note(&error);
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);
     add_headers(&error, &mut parts.headers);
     let id = id.unwrap_or_else(|| RequestId::of(&parts.headers));
     ((dialect.status)(kind), parts.headers, Json((dialect.body)(&error, &id))).into_response()
+}
+
+/// Notes an error that a client is told: in the access log, and in the log if the server failed.
+pub fn note(error: &Error) {
+    let kind = error.kind();
+    RequestLog::with_current(|log| log.fail(kind.name()));
+    // A failed health probe is not logged: the loss of the shards already was.
+    if kind.status().is_server_error() && kind != ErrorKind::Unhealthy {
+        tracing::warn!(kind = kind.name(), detail = ?error, "request failed");
+    }
 }
 
 fn add_headers(error: &Error, headers: &mut HeaderMap) {

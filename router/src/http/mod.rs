@@ -10,5 +10,6 @@ pub(crate) mod ndjson;
 pub(crate) mod rate_limit;
 pub(crate) mod response_stream;
 pub mod server;
+pub mod socket;
 pub(crate) mod sse;
 pub mod state;

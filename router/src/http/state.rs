@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::engine::adapters::RunTimeRules;
 use crate::http::auth::ApiKeys;
 use crate::http::body::BodyLimits;
+use crate::http::socket::SocketRules;
 use crate::inference::Inference;
 use crate::observe::access_log::AccessLog;
 use crate::observe::telemetry::Telemetry;
@@ -24,6 +25,8 @@ pub struct AppState {
     pub is_model_open: bool,
     /// Limits on the size of a body and on the time to receive it.
     pub body_limits: BodyLimits,
+    /// The same for WebSockets, and which pages may open one.
+    pub socket_rules: Arc<SocketRules>,
     /// Begins traces.
     pub telemetry: Telemetry,
     /// What `/tokenizer_info` tells, if it may.

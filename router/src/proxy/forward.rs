@@ -117,6 +117,9 @@ impl Proxy {
         if headers::came_by(&parts.headers, &self.via) {
             return Err(Error::Forbidden("an upstream of this proxy leads back to it"));
         }
+        if headers::asks_for_socket(&parts.headers) {
+            return Err(Error::Forbidden("a WebSocket is opened at an upstream, not through the proxy"));
+        }
         let path = parts.uri.path_and_query().cloned();
         let path = path.filter(|path| path.as_str().starts_with('/') && parts.method != Method::CONNECT);
         let path = path.ok_or_else(|| Error::UnknownRoute(parts.uri.path().chars().take(200).collect()))?;

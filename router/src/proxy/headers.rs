@@ -40,6 +40,12 @@ pub fn came_by(headers: &HeaderMap, via: &HeaderValue) -> bool {
         .any(|value| value.as_bytes().windows(own.len()).any(|part| part == own))
 }
 
+/// Whether the request asks for a WebSocket: the model, which chooses the upstream, is named only when it is open.
+pub fn asks_for_socket(headers: &HeaderMap) -> bool {
+    let asked = headers.get_all(header::UPGRADE).iter().filter_map(|value| value.to_str().ok());
+    asked.flat_map(|names| names.split(',')).any(|name| name.trim().eq_ignore_ascii_case("websocket"))
+}
+
 /// Those of a response.
 pub fn of_response(headers: &HeaderMap) -> HeaderMap {
     let mut kept = headers.clone();

@@ -27,6 +27,7 @@ mod request_ids;
 mod responses;
 mod shutdown;
 mod sleep;
+mod socket;
 mod streaming;
 mod support;
 mod telemetry;

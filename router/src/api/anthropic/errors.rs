@@ -41,6 +41,7 @@ fn type_of(kind: ErrorKind) -> &'static str {
         | ErrorKind::UnsupportedMediaType
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::IdInUse
+        | ErrorKind::UnknownResponse
         | ErrorKind::InvalidHost
         | ErrorKind::MethodNotAllowed => "invalid_request_error",
         ErrorKind::Generation

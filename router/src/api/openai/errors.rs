@@ -53,6 +53,7 @@ pub fn type_of(kind: ErrorKind) -> &'static str {
         | ErrorKind::UnsupportedMediaType
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::IdInUse
+        | ErrorKind::UnknownResponse
         | ErrorKind::InvalidHost
         | ErrorKind::Unauthorized
         | ErrorKind::UnknownRoute

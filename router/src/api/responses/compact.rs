@@ -48,7 +48,7 @@ impl HasKnownFields for CompactRequest {
 impl CompactRequest {
     /// The request for the summary, which is the same each time.
     fn into_chat(self) -> Result<ChatRequest, Error> {
-        let mut messages = messages_of(self.instructions, self.input)?;
+        let mut messages = messages_of(self.instructions, Vec::new(), self.input)?;
         // Templates may ask that the user and the assistant take turns.
         let asked = messages.pop_if(|last| last.is_from("user")).map(|last| last.text() + "\n\n");
         messages.push(Message::new("user", asked.unwrap_or_default() + TASK, "input"));

@@ -18,6 +18,7 @@ use crate::base::error::Error;
 use crate::base::unix_time::unix_seconds;
 use crate::http::state::AppState;
 use crate::inference::text_stream::{End, Generated};
+use crate::inference::validation::Parameters;
 use crate::inference::{Prepared, Prompt};
 use crate::observe::metrics::RequestGuard;
 
@@ -28,6 +29,16 @@ pub async fn responses(
     Extension(guard): Extension<RequestGuard>,
     Known(request): Known<ResponsesRequest>,
 ) -> Result<Response, Error> {
+    let (parts, draft) = read(&app, caller, request)?;
+    respond(&app, parts, draft, guard).await
+}
+
+/// What a request asks for, and the response that is to be filled.
+pub(super) fn read(
+    app: &AppState,
+    caller: Caller,
+    request: ResponsesRequest,
+) -> Result<((Prompt, Parameters), Draft), Error> {
     let adapter = app.inference.adapter_named(request.model.as_deref())?;
     let model = adapter.clone().unwrap_or_else(|| app.inference.model.id.clone());
     let response = empty_response(model, request.settings());
@@ -38,12 +49,12 @@ pub async fn responses(
         conversation.truncates = truncates;
     }
     parts.1 = parts.1.with_adapter(adapter);
-    respond(&app, parts, Draft { response, logprobs }, guard).await
+    Ok((parts, Draft { response, logprobs }))
 }
 
 /// A response without output, at the start of a generation.
-struct Draft {
-    response: ResponseObject,
+pub(super) struct Draft {
+    pub response: ResponseObject,
     /// Collects log probabilities, if the request wants them.
     logprobs: Option<TextLogprobs>,
 }

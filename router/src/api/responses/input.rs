@@ -41,11 +41,18 @@ pub struct InputItem {
     pub encrypted_content: Option<String>,
 }
 
-/// The messages of a request: its instructions, and its conversation.
-pub fn messages_of(instructions: Option<String>, input: Input) -> Result<Vec<Message>, Error> {
+/// The messages of a request: its instructions, the conversation that it continues, and its input.
+pub fn messages_of(
+    instructions: Option<String>,
+    before: Vec<InputItem>,
+    input: Input,
+) -> Result<Vec<Message>, Error> {
     let instructions = instructions.into_iter();
     let mut messages: Vec<_> =
         instructions.map(|text| Message::new("system", text, "instructions")).collect();
+    for item in before {
+        item.push_to(&mut messages, "previous_response_id")?;
+    }
     match input {
         Input::Text(text) => messages.push(Message::new("user", text, "input")),
         Input::Items(items) => {
@@ -114,12 +121,38 @@ pub struct Part {
 }
 
 impl InputItem {
+    /// A message of the user.
+    pub fn of_user(text: String) -> Self {
+        Self {
+            r#type: Some("message".to_owned()),
+            role: Some("user".to_owned()),
+            content: Some(Content::Text(text)),
+            call_id: None,
+            name: None,
+            arguments: None,
+            input: None,
+            output: None,
+            encrypted_content: None,
+        }
+    }
+
+    /// The bytes of its texts.
+    pub fn num_bytes(&self) -> usize {
+        let Self { r#type, role, content, call_id, name, arguments, input, output, encrypted_content } = self;
+        let texts = [r#type, role, call_id, name, arguments, input, encrypted_content];
+        let contents = [content, output].into_iter().flatten().map(Content::num_bytes);
+        texts.into_iter().flatten().map(String::len).chain(contents).sum()
+    }
+
     /// Adds the corresponding message of chat completions; `path` is that of the item.
     pub fn push_to(self, messages: &mut Vec<Message>, path: &str) -> Result<(), Error> {
         match self.r#type.as_deref().unwrap_or("message") {
             "message" => messages.push(self.message(path)?),
             "function_call" | "custom_tool_call" => self.push_call_to(messages, path)?,
-            "function_call_output" | "custom_tool_call_output" => messages.push(self.result(path)?),
+            "function_call_output" | "custom_tool_call_output" => {
+                let result = self.result(messages, path)?;
+                messages.push(result);
+            }
             "compaction" | "compaction_summary" => messages.push(self.summary(path)?),
             // Earlier reasoning is left out: models that were not trained on it cannot use it.
             "reasoning" => {}
@@ -168,14 +201,29 @@ impl InputItem {
         Ok(())
     }
 
-    fn result(self, path: &str) -> Result<Message, Error> {
+    /// The result of a call among these messages.
+    fn result(self, messages: &[Message], path: &str) -> Result<Message, Error> {
         let id = self.call_id.ok_or_else(|| missing_field(path, "call_id"))?;
+        if !messages.iter().any(|message| message.has_call(&id)) {
+            let given: String = id.chars().take(100).collect();
+            let message = format!("`{path}.call_id` must be that of a call before it. Given: {given:?}");
+            return Err(Error::invalid(format!("{path}.call_id"), message));
+        }
         let output = self.output.ok_or_else(|| missing_field(path, "output"))?;
         Ok(Message::of_tool(id, output.into_text(&format!("{path}.output"))?, path))
     }
 }
 
 impl Content {
+    fn num_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Parts(parts) => {
+                parts.iter().map(|part| part.r#type.len() + part.text.as_ref().map_or(0, String::len)).sum()
+            }
+        }
+    }
+
     fn into_text(self, path: &str) -> Result<String, Error> {
         let parts = match self {
             Self::Text(text) => return Ok(text),

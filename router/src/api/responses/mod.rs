@@ -9,6 +9,7 @@ mod input;
 mod request;
 mod response;
 mod settings;
+pub mod socket;
 
 pub use encoder::ResponsesEncoder;
 pub use request::{ResponsesRequest, Truncation};

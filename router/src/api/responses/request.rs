@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
-use super::input::{Input, messages_of};
+use super::input::{Input, InputItem, messages_of};
 use crate::api::known_fields::{HasKnownFields, On, is_neutral};
 use crate::api::openai::ChatRequest;
 use crate::base::error::Error;
@@ -51,6 +51,9 @@ pub struct ResponsesRequest {
     pub reasoning: Option<Reasoning>,
     pub top_logprobs: Option<u64>,
     pub include: Option<Vec<String>>,
+    /// The conversation that the input continues. On a WebSocket the server knows it.
+    #[serde(skip)]
+    pub before: Vec<InputItem>,
 }
 
 /// What becomes of a conversation that is too long.
@@ -97,7 +100,7 @@ impl ResponsesRequest {
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
         self.refuse_unsupported()?;
         let logprobs = Some(self.wants_logprobs());
-        let messages = messages_of(self.instructions, self.input)?;
+        let messages = messages_of(self.instructions, self.before, self.input)?;
         let (response_format, verbosity) = self.text.map(|text| (text.format, text.verbosity)).unzip();
         Ok(ChatRequest {
             messages,

@@ -35,6 +35,7 @@ pub enum ErrorKind {
     UnsupportedMediaType,
     UnsupportedEncoding,
     IdInUse,
+    UnknownResponse,
     InvalidHost,
     Unauthorized,
     UnknownRoute,
@@ -61,7 +62,9 @@ impl ErrorKind {
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,
-            Self::MalformedJson | Self::UnreadableBody | Self::InvalidHost => StatusCode::BAD_REQUEST,
+            Self::MalformedJson | Self::UnreadableBody | Self::InvalidHost | Self::UnknownResponse => {
+                StatusCode::BAD_REQUEST
+            }
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType | Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::IdInUse => StatusCode::CONFLICT,
@@ -96,6 +99,7 @@ impl ErrorKind {
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::UnsupportedEncoding => "unsupported_encoding",
             Self::IdInUse => "request_id_in_use",
+            Self::UnknownResponse => "previous_response_not_found",
             Self::InvalidHost => "invalid_host",
             Self::Unauthorized => "invalid_api_key",
             Self::UnknownRoute => "not_found",
@@ -139,6 +143,7 @@ impl Error {
             Self::UnsupportedMediaType => ErrorKind::UnsupportedMediaType,
             Self::UnsupportedEncoding(_) => ErrorKind::UnsupportedEncoding,
             Self::IdInUse(_) => ErrorKind::IdInUse,
+            Self::UnknownResponse(_) => ErrorKind::UnknownResponse,
             Self::InvalidHost { .. } => ErrorKind::InvalidHost,
             Self::Unauthorized { .. } => ErrorKind::Unauthorized,
             Self::UnknownRoute(_) => ErrorKind::UnknownRoute,

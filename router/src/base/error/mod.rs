@@ -190,6 +190,11 @@ pub enum Error {
     /// The client chose a request id that one of its running requests has.
     #[error("`request_id` is under way. Given: {0:?}")]
     IdInUse(String),
+    /// The response that a request continues is not the last one of its WebSocket.
+    #[error(
+        "the response {0:?} cannot be continued: it is not the last one of this connection, or continuing it has failed"
+    )]
+    UnknownResponse(String),
     /// The request must have one `Host` header, and has another number of them.
     #[error("a request must have exactly one `Host` header. Given: {given}")]
     InvalidHost {
@@ -285,6 +290,7 @@ impl Error {
             Self::UnknownModel { .. } => Some("model"),
             Self::UnknownAdapter(_) => Some("lora_name"),
             Self::IdInUse(_) => Some("request_id"),
+            Self::UnknownResponse(_) => Some("previous_response_id"),
             Self::Template(_)
             | Self::Adapter { .. }
             | Self::AdapterTooSlow { .. }

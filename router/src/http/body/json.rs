@@ -21,6 +21,12 @@ pub struct Body<T>(pub T);
 /// Extracts the bytes of a body that is declared as JSON, for a handler that must inspect it to know its type.
 pub struct JsonBytes(Bytes);
 
+impl From<Bytes> for JsonBytes {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
 impl JsonBytes {
     /// Parses the body as a `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {

@@ -40,7 +40,7 @@ impl Connection {
     /// Serves the connection until it ends. It holds its permit until then, also during the handshake.
     pub async fn run<S>(self, stream: S, tls: Option<TlsAcceptor>, _permit: OwnedSemaphorePermit)
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let ended = match tls {
             Some(tls) => self.run_encrypted(stream, &tls).await,
@@ -53,7 +53,7 @@ impl Connection {
 
     async fn run_encrypted<S>(self, stream: S, tls: &TlsAcceptor) -> ServeResult
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let stream = timeout(Duration::from_secs(self.limits.header_timeout), tls.accept(stream)).await??;
         match stream.get_ref().1.alpn_protocol() {
@@ -62,10 +62,23 @@ impl Connection {
         }
     }
 
+    /// A WebSocket leaves the connection of HTTP behind, and still is this connection.
+    async fn run_http1<S>(mut self, stream: S) -> ServeResult
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let served = self.serve_http1(stream).await;
+        self.in_flight.ended().await;
+        served
+    }
+
     /// When the server drains, a request in flight is finished. A connection without one stays open, because a request
     /// may be on its way that must not be lost, but the shutdown no longer waits for it. Responses while the server
     /// drains close their connection.
-    async fn run_http1<S: AsyncRead + AsyncWrite + Unpin + Send>(mut self, stream: S) -> ServeResult {
+    async fn serve_http1<S>(&mut self, stream: S) -> ServeResult
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new());
         // The timed stream has this timeout, and another one for idle connections.
@@ -74,6 +87,7 @@ impl Connection {
         builder.max_buf_size(self.limits.max_header_bytes.max(WRITE_BUFFER_BYTES));
         let stream = self.timed(stream, self.limits.header_timeout);
         let connection = builder.serve_connection(stream, TowerToHyperService::new(self.service.clone()));
+        let connection = connection.with_upgrades();
         tokio::pin!(connection);
         tokio::select! {
             // First the connection: a request whose bytes are there is in flight before the drain is noticed.

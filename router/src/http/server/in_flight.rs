@@ -15,6 +15,7 @@ use axum::response::Response;
 use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 use http_body_util::BodyExt;
+use tokio::sync::Notify;
 use tower::Service;
 
 use crate::base::shutdown::Shutdown;
@@ -33,9 +34,12 @@ struct Shared {
     is_writing: AtomicBool,
     /// The task that reads from the connection: it checks its timeouts again when the count changes.
     reader: AtomicWaker,
+    /// Wakes who waits until none is in flight.
+    ended: Notify,
 }
 
-/// Counts one request as in flight, from its headers until the end of its response, when this is dropped.
+/// Counts one request as in flight, from its headers until the end of its response, when this and its clones are dropped.
+/// Every request carries one: what outlives its response, as a WebSocket does, keeps it.
 #[derive(Debug)]
 pub struct RequestInFlight(Arc<Shared>);
 
@@ -61,6 +65,13 @@ impl InFlight {
         self.0.begun.load(Ordering::Acquire)
     }
 
+    /// Waits until no request is in flight. For one task.
+    pub async fn ended(&self) {
+        while self.0.count.load(Ordering::Acquire) > 0 {
+            self.0.ended.notified().await;
+        }
+    }
+
     /// Counts one more request, until the returned guard is dropped.
     pub fn begin(&self) -> RequestInFlight {
         self.0.count.fetch_add(1, Ordering::AcqRel);
@@ -70,10 +81,18 @@ impl InFlight {
     }
 }
 
+impl Clone for RequestInFlight {
+    fn clone(&self) -> Self {
+        self.0.count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(&self.0))
+    }
+}
+
 impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::AcqRel);
         self.0.reader.wake();
+        self.0.ended.notify_one();
     }
 }
 
@@ -105,6 +124,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let guard = self.in_flight.begin();
+        request.extensions_mut().insert(guard.clone());
         if let Some(client) = self.client {
             request.extensions_mut().insert(ConnectInfo(client));
         }

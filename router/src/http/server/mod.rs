@@ -29,6 +29,7 @@ use tracing::{debug, warn};
 use crate::base::shutdown::Shutdown;
 use crate::http::server::limits::ConnectionLimits;
 use connection::Connection;
+pub use in_flight::RequestInFlight;
 use in_flight::{CountingService, InFlight};
 use listener::{Accepted, Listener};
 pub(crate) use timed_stream::TimedStream;

@@ -34,6 +34,7 @@ pub(super) fn failure_index(kind: ErrorKind) -> usize {
         | ErrorKind::UnsupportedMediaType
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::IdInUse
+        | ErrorKind::UnknownResponse
         | ErrorKind::InvalidHost
         | ErrorKind::UnknownRoute
         | ErrorKind::MethodNotAllowed => 1,

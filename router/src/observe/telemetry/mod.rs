@@ -20,7 +20,7 @@ mod tracing;
 
 pub use options::{OtlpEndpoint, TelemetryOptions};
 pub use parent::remote_parent;
-pub use request::{Call, ChildSpan, RequestTrace, in_scope};
+pub use request::{Call, ChildSpan, EndOnDrop, RequestTrace, in_scope};
 pub use sequence::SequenceTrace;
 pub use sequences::SequenceTraces;
 pub use steps::AnsweredStep;

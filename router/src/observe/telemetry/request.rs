@@ -56,7 +56,7 @@ impl Telemetry {
     /// Begins the span of an HTTP request, if it starts work (POST) and is sampled.
     pub fn begin_http(&self, request: &Request, id: &str) -> Option<RequestTrace> {
         let tracing = self.0.as_ref().filter(|_| request.method() == Method::POST)?;
-        let trace = RequestTrace::begin(tracing, "POST", request.headers())?;
+        let trace = RequestTrace::begin(tracing, "POST", remote_parent(request.headers()))?;
         trace.set([
             KeyValue::new(attributes::HTTP_METHOD, "POST"),
             KeyValue::new(attributes::REQUEST_ID, id.to_owned()),
@@ -69,9 +69,26 @@ impl Telemetry {
         Some(trace)
     }
 
+    /// Begins the span of a request that is a message on the WebSocket of this route, if it is sampled. Its parent is that
+    /// of the WebSocket.
+    pub fn begin_message(
+        &self,
+        route: &'static str,
+        parent: Option<&SpanContext>,
+        id: &str,
+    ) -> Option<RequestTrace> {
+        let trace = RequestTrace::begin(self.0.as_ref()?, "message", parent.cloned())?;
+        trace.0.context.span().update_name(format!("WebSocket {route}"));
+        trace.set([
+            KeyValue::new(attributes::HTTP_ROUTE, route),
+            KeyValue::new(attributes::REQUEST_ID, id.to_owned()),
+        ]);
+        Some(trace)
+    }
+
     /// Begins the span of a gRPC call, if it is sampled.
     pub fn begin_call(&self, call: &Call<'_>) -> Option<RequestTrace> {
-        let trace = RequestTrace::begin(self.0.as_ref()?, call.method, call.headers)?;
+        let trace = RequestTrace::begin(self.0.as_ref()?, call.method, remote_parent(call.headers))?;
         trace.0.context.span().update_name(format!("penstock.api.v1.Inference/{}", call.method));
         trace.set([
             KeyValue::new(attributes::RPC_SYSTEM, "grpc"),
@@ -92,9 +109,9 @@ pub async fn in_scope<F: Future>(trace: Option<&RequestTrace>, code: F) -> F::Ou
 }
 
 impl RequestTrace {
-    fn begin(tracing: &Arc<Tracing>, name: &'static str, headers: &HeaderMap) -> Option<Self> {
-        let parent = remote_parent(headers)
-            .map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent));
+    fn begin(tracing: &Arc<Tracing>, name: &'static str, parent: Option<SpanContext>) -> Option<Self> {
+        let parent =
+            parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent));
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Server);
         let span = tracing.router.build_with_context(builder, &parent);
         if !span.span_context().is_sampled() {
@@ -149,13 +166,18 @@ impl RequestTrace {
         if status.is_server_error() {
             self.0.context.span().set_status(Status::error(""));
         }
-        let end = EndOnDrop(self);
+        let end = self.end_on_drop();
         response.map(|body| {
             Body::new(body.map_frame(move |frame| {
                 let _ = &end;
                 frame
             }))
         })
+    }
+
+    /// Ends the span when the returned guard is dropped.
+    pub fn end_on_drop(self) -> EndOnDrop {
+        EndOnDrop(self)
     }
 
     /// Ends the span of a gRPC call with its status code.
@@ -209,7 +231,7 @@ impl Usage {
 }
 
 /// Ends the span of a request when it is dropped, together with the body of the response.
-struct EndOnDrop(RequestTrace);
+pub struct EndOnDrop(RequestTrace);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {

@@ -125,6 +125,20 @@ async fn round_robin_takes_turns() {
 }
 
 #[tokio::test]
+async fn a_websocket_is_refused_by_name() {
+    let upstream = FakeUpstream::start("a");
+    let front = Front::start(&[upstream.url()], &[]).await;
+    let request = Request::get(front.url("/v1/responses"))
+        .header("connection", "Upgrade")
+        .header("upgrade", "h2c, WebSocket")
+        .body(Body::empty());
+    let refused = front.send(request.unwrap()).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert!(refused.text().contains("a WebSocket is opened at an upstream"), "{}", refused.text());
+    assert!(upstream.requests().is_empty());
+}
+
+#[tokio::test]
 async fn every_route_answers_as_the_server_behind_it() {
     let server = Server::start();
     let direct = serve(&server, ConnectionLimits::default());

@@ -10,3 +10,4 @@ pub mod ignore;
 pub mod lines;
 pub mod listening;
 pub mod server;
+pub mod socket_client;

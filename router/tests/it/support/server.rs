@@ -21,6 +21,7 @@ use penstock_router::grammar::Grammars;
 use penstock_router::http::auth::ApiKeys;
 use penstock_router::http::body::BodyLimits;
 use penstock_router::http::server::limits::ConnectionLimits;
+use penstock_router::http::socket::SocketRules;
 use penstock_router::http::state::AppState;
 use penstock_router::inference::Inference;
 use penstock_router::inference::limits::{Limits, RequestLimits};
@@ -95,7 +96,11 @@ pub fn limits() -> Limits {
 
 /// Limits of small bodies, with ample time.
 pub fn body_limits() -> BodyLimits {
-    BodyLimits::new(&ConnectionLimits { payload_limit: 4096, ..ConnectionLimits::default() })
+    BodyLimits::new(&small_bodies())
+}
+
+fn small_bodies() -> ConnectionLimits {
+    ConnectionLimits { payload_limit: 4096, ..ConnectionLimits::default() }
 }
 
 /// A router and its fake engine.
@@ -226,6 +231,7 @@ impl Server {
             adapter_rules: RunTimeRules::default(),
             is_model_open: false,
             body_limits: body_limits(),
+            socket_rules: Arc::new(SocketRules::new(&small_bodies(), &[])),
             telemetry: Telemetry::default(),
             tokenizer_info: None,
             access_log: AccessLog::default(),

@@ -14,7 +14,9 @@ use tokio::net::TcpListener;
 
 use super::collector::{Collector, Received, all, names, only, spans_of, trace_to, traced};
 use crate::support::fake_engine::FakeEngine;
+use crate::support::listening::serve;
 use crate::support::server::{Answer, Server, facts, limits};
+use crate::support::socket_client::Client;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CLIENT: &str = "b7ad6b7169203331";
@@ -65,6 +67,24 @@ async fn the_spans_of_a_request_are_below_the_clients_span() {
     };
     let phases = ["validate", "tokenize", "queue", "prefill", "decode"];
     assert!(phases.iter().all(|name| inside(&only(&spans, name))), "{spans:?}");
+}
+
+#[tokio::test]
+async fn each_response_on_a_websocket_has_a_span_below_that_of_its_client() {
+    let (server, collector) = traced(Server::start()).await;
+    let parent = format!("00-{TRACE}-{CLIENT}-01");
+    let headers = [("traceparent", parent.as_str()), ("x-request-id", "an-id")];
+    let address = serve(&server, ConnectionLimits::default());
+    let mut client = Client::connect_with(address, &headers).await.expect("it is open");
+    client.answer(json!({"input": "hello", "max_output_tokens": 1})).await;
+    client.answer(json!({"input": 7})).await;
+    let spans = spans_of(&server, &collector).await;
+    let roots = all(&spans, "WebSocket /v1/responses");
+    let of = |key: &str| roots.iter().map(|root| root.attribute(key)).collect::<Vec<_>>();
+    assert_eq!(of("penstock.request.id"), [Some("an-id-1".to_owned()), Some("an-id-2".to_owned())]);
+    assert_eq!(of("error.type"), [None, Some("validation".to_owned())]);
+    assert!(roots.iter().all(|root| hex(&root.span.parent_span_id) == CLIENT));
+    assert_eq!(below(&spans, &roots[0]), ["validate", "queue", "prefill", "decode"]);
 }
 
 #[tokio::test]
