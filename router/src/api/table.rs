@@ -398,10 +398,13 @@ fn run_time_condition() -> Vec<Route> {
         Route::post("/sleep", condition::handler::sleep).doc(
             Doc::new("Give memory back until the model is woken up, for callers who may")
                 .asks("level", json!({ "type": "integer", "enum": [1, 2], "default": 1 }))
+                .asks("model", json!({ "type": "string" }))
                 .returns::<SleepState>(),
         ),
         Route::post("/wake_up", condition::handler::wake_up).doc(
-            Doc::new("Have a model that sleeps compute again, for callers who may").returns::<SleepState>(),
+            Doc::new("Have a model that sleeps compute again, for callers who may")
+                .asks("model", json!({ "type": "string" }))
+                .returns::<SleepState>(),
         ),
         Route::get("/is_sleeping", condition::handler::is_sleeping)
             .doc(Doc::new("Whether the model sleeps").returns::<SleepState>()),

@@ -30,13 +30,16 @@ const METRICS: &str = "/metrics";
 /// They would change one upstream of several.
 const ADAPTERS: [&str; 4] =
     ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"];
+/// They change the upstream of a model, if it has one alone.
+const CONDITION: [&str; 2] = ["/sleep", "/wake_up"];
 
 /// The service.
 pub fn service(proxy: Proxy, access_log: AccessLog) -> Router {
     let limits = proxy.buffers.limits();
     let service = READY.into_iter().fold(Router::new(), |router, path| router.route(path, get(ready)));
     let service = service.route(LIVE, get(|| async {})).route(METRICS, get(metrics));
-    let service = ADAPTERS.into_iter().fold(service, |router, path| router.route(path, post(one_of_several)));
+    let service = ADAPTERS.into_iter().fold(service, |router, path| router.route(path, post(adapters)));
+    let service = CONDITION.into_iter().fold(service, |router, path| router.route(path, post(condition)));
     let service = LISTS.into_iter().fold(service, |router, path| router.route(path, get(list)));
     let passed_on = routes().into_iter().filter(|route| !is_own(route.path));
     let service =
@@ -60,6 +63,7 @@ fn is_own(path: &str) -> bool {
         || path == LIVE
         || path == METRICS
         || ADAPTERS.contains(&path)
+        || CONDITION.contains(&path)
 }
 
 fn pass_on(route: &Route, shutdown: &Shutdown) -> MethodRouter<Proxy> {
@@ -103,6 +107,16 @@ async fn metrics(State(proxy): State<Proxy>, request: Request) -> Result<Respons
     Ok((text, proxy.metrics.render()).into_response())
 }
 
-async fn one_of_several() -> Error {
+async fn adapters() -> Error {
     Error::Forbidden("adapters are loaded and unloaded at each upstream, not through the proxy")
+}
+
+async fn condition(State(proxy): State<Proxy>, request: Request) -> Result<Response, Error> {
+    let upstreams = proxy.find(&Wanted::by_query(request.uri()), request.headers())?;
+    if upstreams.len() > 1 {
+        return Err(Error::Forbidden(
+            "a model of several upstreams is sent to sleep at each, not through the proxy",
+        ));
+    }
+    proxy.forward(request, false).await
 }

@@ -199,10 +199,18 @@ async fn the_routes_are_those_of_vllm() {
     assert_eq!(server.post("/sleep?level=2", json!({})).await.json()["sleep_level"], 2);
     assert_eq!(server.post("/wake_up", json!({})).await.json()["sleep_level"], 0);
     assert!(server.get("/metrics").await.text.contains("\ntgi_sleep_level 0\n"));
-    for wrong in ["/sleep?level=3", "/sleep?mode=abort", "/wake_up?tags=weights"] {
+    for (wrong, status) in [
+        ("/sleep?level=3", StatusCode::UNPROCESSABLE_ENTITY),
+        ("/sleep?mode=abort", StatusCode::UNPROCESSABLE_ENTITY),
+        ("/wake_up?tags=weights", StatusCode::UNPROCESSABLE_ENTITY),
+        ("/wake_up?level=1", StatusCode::UNPROCESSABLE_ENTITY),
+        ("/sleep?model=other", StatusCode::NOT_FOUND),
+        ("/wake_up?model=other", StatusCode::NOT_FOUND),
+    ] {
         let refused = server.post(wrong, json!({})).await;
-        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{wrong}: {}", refused.text);
+        assert_eq!(refused.status, status, "{wrong}: {}", refused.text);
     }
+    assert_eq!(server.post("/sleep?model=tgi", json!({})).await.json()["sleep_level"], 1);
 }
 
 #[tokio::test]

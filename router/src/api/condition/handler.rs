@@ -1,35 +1,37 @@
 //! The handlers.
 
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::{Extension, Json};
 
 use super::SleepState;
-use super::level::{AskedLevel, unknown};
+use super::query::{Asked, unknown};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
 use crate::engine::ChangeError;
-use crate::engine::condition::Condition;
+use crate::engine::condition::{Condition, SleepLevel};
 use crate::http::state::AppState;
 
 /// `POST /sleep`: answers when the memory is given back.
 pub async fn sleep(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
-    AskedLevel(level): AskedLevel,
+    asked: Asked,
 ) -> Result<Json<SleepState>, Error> {
     check_right(&app, &caller)?;
-    told(app.inference.engine.sleep(level).await)
+    app.inference.model.check(asked.model.as_deref())?;
+    told(app.inference.engine.sleep(asked.level.unwrap_or(SleepLevel::WeightsKept)).await)
 }
 
 /// `POST /wake_up`: answers when requests are computed again.
 pub async fn wake_up(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
+    asked: Asked,
 ) -> Result<Json<SleepState>, Error> {
     check_right(&app, &caller)?;
-    if let Some(query) = query.filter(|query| !query.is_empty()) {
-        return Err(unknown(query.split(['=', '&']).next().unwrap_or_default()));
+    app.inference.model.check(asked.model.as_deref())?;
+    if asked.level.is_some() {
+        return Err(unknown("level"));
     }
     told(app.inference.engine.wake_up().await)
 }

@@ -1,7 +1,7 @@
 //! What the model is like, asked for while the server runs: vLLM's `/sleep`, `/wake_up` and `/is_sleeping`.
 
 pub mod handler;
-mod level;
+mod query;
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -67,6 +67,25 @@ async fn a_request_goes_to_the_model_that_it_names() {
 }
 
 #[tokio::test]
+async fn a_model_of_one_server_is_sent_to_sleep_and_one_of_several_is_not() {
+    let (_upstreams, front) = two().await;
+    let upstreams = ["c", "d"].map(FakeUpstream::start);
+    let urls = upstreams.each_ref().map(|upstream| format!("c={}", upstream.url()));
+    let several = Front::start(&urls, &[]).await;
+    for path in ["/sleep", "/wake_up"] {
+        for (query, model) in [("", "a"), ("?model=org%2Fa", "a"), ("?model=b", "b")] {
+            let answer = front.post(&format!("{path}{query}"), &json!({})).await;
+            assert_eq!((answer.status, answer.text()), (StatusCode::OK, model), "{path}{query}");
+        }
+        assert_eq!(front.post(&format!("{path}?model=x"), &json!({})).await.status, StatusCode::NOT_FOUND);
+        let refused = several.post(path, &json!({})).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{refused:?}");
+        assert!(refused.text().contains("at each"), "{refused:?}");
+    }
+    assert_eq!(upstreams.map(|upstream| upstream.num_requests()), [0, 0]);
+}
+
+#[tokio::test]
 async fn an_unknown_model_is_refused_in_the_words_of_the_dialect() {
     let (upstreams, front) = two().await;
     let said = "the model `c` does not exist, this server serves `org/a`, `style`, `b`";
