@@ -28,9 +28,10 @@ SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find router launcher endpoint proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
 
 # The release profile, so that every dependency that the wheel was built with is there already; our own crates are
-# compiled for tests anyway, so they get their debug assertions and overflow checks back.
+# compiled for tests anyway, so they get their debug assertions and overflow checks back. The router is not optimised:
+# its tests wait more than they compute, and it takes minutes less to compile.
 CHECKED := $(foreach crate,penstock-router penstock-scheduler penstock-launcher,$(foreach check,debug-assertions overflow-checks,\
-	--config profile.release.package.$(crate).$(check)=true))
+	--config profile.release.package.$(crate).$(check)=true)) --config profile.release.package.penstock-router.opt-level=0
 CARGO_TEST := cargo test --release --workspace --locked --no-fail-fast $(CHECKED)
 
 # `make setup` builds ours while it installs what they need: crates take the processors, wheels the network and the disk.
