@@ -170,31 +170,6 @@ def test_alternatives_that_contain_themselves_work_or_are_refused(demo: Launched
     assert ask(_recursive(20))[0] == 200
 
 
-# What may come next takes longer with every token: to find it out takes the cube of their number.
-AMBIGUOUS = {"type": "grammar", "value": 'start: e\ne: e e e | e e | "x"'}
-
-
-def test_a_grammar_that_gets_ever_slower_lets_others_pass(demo: Launched) -> None:
-    asked = {"prompt": "x", "max_tokens": 150, "logit_bias": _only_x(demo), "response_format": AMBIGUOUS}
-    bystander = {"inputs": "x", "parameters": {"max_new_tokens": 1}}
-    with ThreadPoolExecutor(1) as pool:
-        attacking = pool.submit(demo.post, "/v1/completions", asked)
-        num_answered = 0
-        while not attacking.done():
-            assert demo.post("/generate", bystander)[0] == 200
-            num_answered += 1
-        status, reply = attacking.result()
-    assert (status, reply["choices"][0]["text"]) == (200, "x" * 150)
-    assert num_answered > 10
-
-
-def _only_x(server: Launched) -> dict[str, float]:
-    """A bias for the shortest token of the grammar, so that the output becomes long."""
-    status, tokens = server.post("/tokenize", {"inputs": "x"})
-    assert status == 200, tokens
-    return {str(token["id"]): 100.0 for token in tokens if token["text"].strip() == "x"}
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_grammar_delays_nobody(demo: Launched, name: str) -> None:
     bystander = {"inputs": "What is Penstock?", "parameters": {"max_new_tokens": 8}}

@@ -14,7 +14,7 @@ import pytest
 import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.errors import ErrorCode
-from penstock_server.engine import constrained_slot, low_priority
+from penstock_server.engine import constrained_slot, grammar_threads, low_priority
 from penstock_server.engine.constrained_slot import readable
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
@@ -273,24 +273,79 @@ def test_what_a_clock_decides_holds_on_every_rank(engine: Engine, state: int) ->
 def test_long_jobs_do_not_hold_others_up(kind: Kind) -> None:
     """Grammars that take long to build leave the threads to those that do not."""
     threads, gate = GrammarThreads(num_threads=2), threading.Event()
-    held = [threads.submit(lambda _apart: str(gate.wait()), kind) for _ in range(3)]
+
+    def work(_apart: LowPriority | None) -> str:
+        while not gate.is_set():
+            pass
+        return "done"
+
+    held = [threads.submit(work, kind) for _ in range(3)]
     other = threads.submit(lambda _apart: "", kind)
     while not other.done.done():
         threads.set_long_jobs_apart()
         time.sleep(0.001)
     assert [job.done.done() for job in held] == [False, False, False]
     gate.set()
-    assert [job.done.result(timeout=60) for job in held] == ["True"] * 3
+    assert [job.done.result(timeout=60) for job in held] == ["done"] * 3
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere priorities belong to processes")
+needs_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere priorities belong to processes, and nobody names their threads"
+)
+
+
+@needs_linux
+def test_a_thread_that_gets_no_processor_is_not_held_by_its_job() -> None:
+    """On a busy machine any job may last; its thread keeps its place and its priority."""
+    threads, gate = GrammarThreads(num_threads=1), threading.Event()
+    waiting = threads.submit(lambda _apart: str(gate.wait()), Kind.MASK)
+    other = threads.submit(lambda _apart: str(os.nice(0)), Kind.MASK)
+    time.sleep(3 * grammar_threads._HELD_S)
+    threads.set_long_jobs_apart()
+    assert not other.done.done(), "another thread has taken the place of the first"
+    gate.set()
+    assert waiting.done.result(timeout=60) == "True"
+    assert other.done.result(timeout=60) == str(os.nice(0))
+
+
+@needs_linux
 def test_only_what_builds_a_grammar_gives_way() -> None:
     threads = GrammarThreads(num_threads=1)
     niceness = {
         kind: int(threads.submit(lambda _apart: str(os.nice(0)), kind).done.result(timeout=60))
-        for kind in (Kind.MASK, Kind.BUILD)
+        for kind in (Kind.MASK, Kind.BUILD, Kind.LONG)
     }
-    assert niceness == {Kind.MASK: os.nice(0), Kind.BUILD: min(19, os.nice(0) + 10)}
+    lower = min(19, os.nice(0) + 10)
+    assert niceness == {Kind.MASK: os.nice(0), Kind.BUILD: lower, Kind.LONG: os.nice(0)}
+
+
+@needs_linux
+def test_no_thread_is_ever_without_a_share_of_a_processor() -> None:
+    """Who holds a lock of the kernel, or is the last of a process that was killed, has to get on."""
+    before = _threads()
+    threads, gate = GrammarThreads(num_threads=1), threading.Event()
+
+    def work(_apart: LowPriority | None) -> str:
+        while not gate.is_set():
+            pass
+        return "done"
+
+    held, long = threads.submit(work, Kind.MASK), threads.submit(work, Kind.LONG)
+    while held.cost_s() <= grammar_threads._HELD_S or long.cost_s() == 0:
+        time.sleep(0.001)
+    threads.set_long_jobs_apart()
+    started = _threads() - before
+    niceness = [os.getpriority(os.PRIO_PROCESS, thread_id) for thread_id in started]
+    # The thread that builds, the one that is held, and the one apart.
+    lower = min(19, os.nice(0) + 10)
+    assert (niceness.count(lower), max(niceness)) == (3, lower)
+    assert {os.sched_getscheduler(thread_id) for thread_id in started} == {os.SCHED_OTHER}
+    gate.set()
+    assert [held.done.result(timeout=60), long.done.result(timeout=60)] == ["done", "done"]
+
+
+def _threads() -> set[int]:
+    return {int(task.name) for task in low_priority._TASKS.iterdir()}
 
 
 def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
@@ -316,7 +371,7 @@ def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
     assert plain == [[1], [0, 1]], "one that is late no more is no burden to the others"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which threads a process has")
+@needs_linux
 def test_work_apart_leaves_the_interpreter_to_others(folder: Any) -> None:
     """On the caller's thread llguidance holds the interpreter's lock while it takes a token in."""
     [x] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("x").ids

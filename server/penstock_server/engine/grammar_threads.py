@@ -1,7 +1,7 @@
 """Threads that build grammars and compute what they allow, so that one which takes long holds up neither a step nor the
 grammars of other slots.
 
-A call of llguidance cannot be interrupted. So a thread whose job takes long ends this job at the lowest priority, and
+A call of llguidance cannot be interrupted. So a thread whose job takes long ends this job at a low priority, and
 another takes its place at once. A job that is known to take long is done on one of the threads for these, whose calls
 of llguidance never hold the interpreter's lock. Grammars are built at a low priority: one client's new schemas take
 only a small part of the processor time that steps want. All are daemons: a job must not keep the process alive.
@@ -18,12 +18,12 @@ from typing import Protocol
 
 from penstock_server.base.config import GRAMMAR_STACK_BYTES
 from penstock_server.engine import low_priority
-from penstock_server.engine.low_priority import LowPriority, give_way, lower
+from penstock_server.engine.low_priority import LowPriority, give_way
 
 # Does the work of a job, with calls of llguidance on that thread if there is one; returns why it failed, or nothing.
 Work = Callable[[LowPriority | None], str]
 
-# A thread that is so long at a job is held by it. Those of usual grammars take a tenth of a millisecond.
+# A thread that has worked so long at a job is held by it. Those of usual grammars take a tenth of a millisecond.
 _HELD_S = 0.02
 # Threads for long jobs, and most threads that end a job which turned out to be long. When there are so many, further
 # ones hold the threads they began on.
@@ -48,7 +48,7 @@ class Worker(Protocol):
     low_priority: LowPriority | None
 
     def processor_s(self) -> float:
-        """Processor time that it took since its start, with that of its thread of the lowest priority."""
+        """Processor time that it took since its start, with that of its thread of a low priority."""
 
 
 class Caller:
@@ -135,10 +135,10 @@ class _Thread:
         self.low_priority: LowPriority | None = None
         self.kind = kind
         self._jobs = jobs
-        # Whether it has tried to get its thread of the lowest priority: with the first job, as most servers need none.
+        # Whether it has tried to get its thread of a low priority: with the first job, as most servers need none.
         self._is_prepared = False
         self._is_ending = False
-        self._busy_since: float | None = None
+        self._job: Job | None = None
         self._clock = 0
         self._thread = threading.Thread(target=self._run, name="grammar", daemon=True)
         # Threads take the size that is set while they start.
@@ -149,23 +149,24 @@ class _Thread:
             threading.stack_size(usual)
 
     def processor_s(self) -> float:
-        """Processor time of this thread, and of the one of the lowest priority, since their start."""
+        """Processor time of this thread, and of the one of a low priority, since their start."""
         apart_s = self.low_priority.processor_s() if self.low_priority else 0.0
         return time.clock_gettime(self._clock) + apart_s
 
     def is_held(self) -> bool:
-        """Whether its job takes long."""
-        since = self._busy_since
-        return since is not None and time.monotonic() - since > _HELD_S
+        """Whether its job takes long: what other programs take of a processor is not the job's."""
+        job = self._job
+        return job is not None and job.cost_s() > _HELD_S
 
     def is_alive(self) -> bool:
         """Whether it has not ended."""
         return self._thread.is_alive()
 
     def end_with_job(self) -> None:
-        """It gets only processor time that nobody else wants, and ends when its job is done."""
+        """It gives way to others, and ends when its job is done."""
+        # In this order: a thread that has ended has no priority.
+        give_way(self._thread.native_id or 0)
         self._is_ending = True
-        lower(self._thread.native_id or 0)
 
     def _run(self) -> None:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
@@ -175,6 +176,6 @@ class _Thread:
             job = self._jobs.get()
             if self.kind is Kind.LONG and not self._is_prepared:
                 self.low_priority, self._is_prepared = low_priority.start(), True
-            self._busy_since = time.monotonic()
+            self._job = job
             job.run(self)
-            self._busy_since = None
+            self._job = None

@@ -1,8 +1,12 @@
-"""Calls of llguidance that take long: on a thread of the lowest priority, which never holds the interpreter's lock.
+"""Calls of llguidance that take long: on a thread of a low priority, which never holds the interpreter's lock.
 
 llguidance takes in a token with the lock held, and a hostile grammar makes that long: nothing else of the shard would
 run. It gives the lock up where it works on several matchers at once, on threads of its own, so each call here has a
-second matcher that costs nothing. Such a thread needs no lock, so it holds up nobody while it waits for a processor.
+second matcher that costs nothing.
+
+A low priority is a small share of a processor, and never none at all (as of `SCHED_IDLE`): a process that is killed
+ends when the last of its threads has run to its end, frees its memory and closes its sockets at the priority of that
+one, and any thread may be about to give back a lock of the kernel, of malloc or of the interpreter.
 """
 
 import logging
@@ -17,26 +21,15 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-_LOWEST_NICENESS = 19
 # A tenth of the share of a usual thread.
 _LOW_NICENESS = 10
 _TASKS = Path("/proc/self/task")
 
 
-def lower(thread_id: int) -> None:
-    """Give a thread, from now on, only processor time that nobody else wants."""
-    if sys.platform != "linux":  # elsewhere priorities belong to processes
-        return
-    try:
-        os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
-    except PermissionError:  # a sandbox; what has the lowest niceness still gets whole slices of time
-        os.setpriority(os.PRIO_PROCESS, thread_id, _LOWEST_NICENESS)
-
-
 def give_way(thread_id: int) -> None:
     """Give a thread, from now on, a tenth of what it would get where processors are wanted by others."""
     if sys.platform == "linux":  # elsewhere priorities belong to processes
-        usual = os.getpriority(os.PRIO_PROCESS, thread_id)
+        usual = os.getpriority(os.PRIO_PROCESS, os.getpid())
         os.setpriority(os.PRIO_PROCESS, thread_id, usual + _LOW_NICENESS)
 
 
@@ -51,7 +44,7 @@ class LowPriority:
         self._executor: Any = LLExecutor(num_threads=1)
         _rename("grammar")
         [thread_id] = _threads_named(name)  # a ValueError if it has another name
-        lower(thread_id)
+        give_way(thread_id)
         # The kernel's number for the processor time of a thread.
         self._clock = ~thread_id << 3 | 6
 
@@ -70,12 +63,11 @@ class LowPriority:
 
 
 def start() -> LowPriority | None:
-    """Such a thread for the caller; where none can be had, the caller gets the lowest priority itself."""
+    """Such a thread for the caller. Where none can be had the caller holds the lock itself, and keeps its priority."""
     try:
         return LowPriority()
     except (OSError, ValueError) as error:  # not Linux, or a sandbox
         logger.info("long grammars are computed with the interpreter's lock: %s", error)
-        lower(threading.get_native_id())
         return None
 
 
