@@ -10,6 +10,7 @@ from counting_model import counting_model, eagle_head, medusa_heads
 from e2e import faults
 from e2e.conftest import Launch
 from e2e.launched import Launched, events
+from e2e.oracle import SLACK
 
 # Of three tokens that are far likelier than all others, the last two soon occur again.
 FEW = {"logit_bias": {"66": 60, "67": 60, "68": 60}}
@@ -113,7 +114,9 @@ def interrupted(server: Launched, body: dict[str, Any]) -> str:
     hold = faults.hold_file(server.tmp)
     hold.touch()
     text = ""
-    with server.request("POST", "/v1/completions", {**body, "stream": True}) as response:
+    # Nothing comes while the shards start again.
+    patience_s = faults.RESTART_S * SLACK
+    with server.request("POST", "/v1/completions", {**body, "stream": True}, patience_s) as response:
         for number, event in enumerate(events(response)):
             # Long before it would be held.
             if number == 10:
