@@ -31,6 +31,9 @@ use supervised::{LIVE, State, Supervised};
 
 /// How long processes may take to end after a signal.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a killed part may take to be gone. The kernel gives back a process's memory page by page, in processor time of
+/// that process, which a busy machine gives it bit by bit; nobody can do it sooner, and to give up ends the whole server.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the router may take to listen: it only reads a tokenizer.
 const ROUTER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -333,7 +336,7 @@ impl Supervisor {
     fn fail_part(&mut self, part: Part, report: Report) -> Vec<Action> {
         self.part(part).state = State::Killing;
         let kills = self.alive_members(part).into_iter().map(Action::Kill);
-        [Action::Report(report)].into_iter().chain(kills).chain([set(timer(part), STOP_TIMEOUT)]).collect()
+        [Action::Report(report)].into_iter().chain(kills).chain([set(timer(part), KILL_TIMEOUT)]).collect()
     }
 
     /// Starts a part again whose processes have all ended: at once, after a delay, or never if it failed too often.
@@ -374,7 +377,7 @@ impl Supervisor {
             State::Leaving => {
                 self.part(part).state = State::Killing;
                 let kills = self.alive_members(part).into_iter().map(Action::Kill);
-                kills.chain([set(timer(part), STOP_TIMEOUT)]).collect()
+                kills.chain([set(timer(part), KILL_TIMEOUT)]).collect()
             }
             State::Killing => {
                 let left = self.alive_members(part);

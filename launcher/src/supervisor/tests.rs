@@ -291,7 +291,8 @@ fn the_shards_of_a_replica_that_was_removed_end_and_stay_down() {
     assert_eq!(supervisor.on(Event::Hung(alone(1), String::new()), at(11)), []);
     assert_eq!(supervisor.on(Event::ShardsFailed(1, String::new()), at(11)), []);
     let actions = supervisor.on(Event::TimeUp(Timer::Group(1)), at(15));
-    assert_eq!(actions[0], Action::Kill(alone(1)), "it did not listen");
+    let kill = [Action::Kill(alone(1)), Action::SetTimer(Timer::Group(1), KILL_TIMEOUT)];
+    assert_eq!(actions, kill, "it did not listen");
     let actions = supervisor.on(Event::Exited(alone(1), exit(false)), at(15));
     assert_eq!(actions, [Action::ClearTimer(Timer::Group(1)), Action::Report(Report::Removed(1))]);
     assert_eq!(
