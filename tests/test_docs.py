@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.way.page import PAGE, listed_files
+
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")]
 PAGES += sorted((REPOSITORY / "docs").glob("*.md"))
@@ -84,6 +86,38 @@ def test_every_link_on_a_page_leads_somewhere(name: str) -> None:
 def test_every_page_is_in_the_index() -> None:
     linked = set(_LINK.findall(text_of("docs/README.md")))
     assert {page.name for page in (REPOSITORY / "docs").glob("*.md")} - {"README.md"} <= linked
+
+
+# The way of a request
+
+# In the order in which the page counts their files.
+_PARTS = ("router/src/", "router/scheduler/", "endpoint/", "server/", "kernels/")
+
+
+def test_a_listed_name_is_of_the_folder_before_it() -> None:
+    assert listed_files("| `a/b.rs`, `c.rs` | takes `d.rs` |\n| a | `e/f.rs` |") == ["a/b.rs", "a/c.rs"]
+
+
+def test_the_way_of_a_request_has_as_many_files_as_it_says() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    files = listed_files(text)
+    assert len(set(files)) == len(files)
+    assert [file for file in files if not (REPOSITORY / file).is_file()] == []
+    said = re.search(r"\*\*(\d+) files\*\*: [^.]+\.", text)
+    assert said is not None
+    of_parts = [sum(file.startswith(folder) for file in files) for folder in _PARTS]
+    assert [int(number) for number in re.findall(r"\d+", said[0])] == [len(files), *of_parts]
+    assert f"{len(files)} files" in text_of("docs/ARCHITECTURE.md")
+
+
+def test_the_way_of_a_request_has_as_many_forms_as_it_says_each_with_a_reason() -> None:
+    way, _, reasons = PAGE.read_text(encoding="utf-8").partition("## Why each form is there")
+    [(num_forms, num_changes)] = re.findall(r"\*\*(\d+) forms\*\*, so (\d+) changes", way)
+    assert int(num_changes) == int(num_forms) - 1
+    numbers = [str(number) for number in range(1, int(num_forms) + 1)]
+    assert set(re.findall(r"\((\d+)\)", way)) == set(numbers)
+    assert re.findall(r"^\| (\d+) \|", reasons, re.MULTILINE) == numbers
+    assert f"{num_forms} forms" in text_of("docs/ARCHITECTURE.md")
 
 
 # Quoted messages

@@ -1,0 +1,1 @@
+"""Which files one request passes, measured: `python -m benchmarks.way`."""
