@@ -7,8 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from e2e.faults import MAX_CONCURRENT
 from e2e.launched import Launched
 from e2e.models import make_model
+from e2e.oracle import Oracle
 
 Launch = Callable[..., Launched]
 
@@ -45,6 +47,21 @@ def server(
     flags = (f"--model-id={model}", f"--num-shard={request.param}", "--dtype=float32")
     with Launched(tmp_path_factory.mktemp("run"), *flags) as launched:
         yield launched.wait_until_serving()
+
+
+@pytest.fixture(scope="module")
+def learned(request: pytest.FixtureRequest, server: Launched) -> Oracle:
+    """Knows what each of the module's `BODIES` gets alone from its `server`."""
+    oracle = Oracle(server, MAX_CONCURRENT)
+    oracle.learn(request.module.BODIES)
+    return oracle
+
+
+@pytest.fixture
+def oracle(learned: Oracle) -> Oracle:
+    """Counts from the start of the test."""
+    learned.begin()
+    return learned
 
 
 @pytest.fixture(scope="module")

@@ -101,16 +101,10 @@ def server(model: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def _oracle(server: Launched) -> Oracle:
+def learned(server: Launched) -> Oracle:
     oracle = Oracle(server, 128)
     oracle.learn(BODIES)
     return oracle
-
-
-@pytest.fixture
-def oracle(_oracle: Oracle) -> Oracle:
-    _oracle.begin()
-    return _oracle
 
 
 def generated(server: Launched, adapter: str) -> list[int]:

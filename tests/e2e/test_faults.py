@@ -12,7 +12,7 @@ import pytest
 from e2e import faults
 from e2e.clients import BROKEN, COMPLETE, ERROR, Load, make_body
 from e2e.conftest import Launch
-from e2e.faults import CRASH_CHAR, KERNEL_CHAR, MAX_CONCURRENT, SLOW_CHAR, SLOW_S, WRONG_ANSWERS
+from e2e.faults import CRASH_CHAR, KERNEL_CHAR, SLOW_CHAR, SLOW_S, WRONG_ANSWERS
 from e2e.launched import Launched
 from e2e.oracle import SLACK, Oracle
 
@@ -28,19 +28,6 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     tmp = tmp_path_factory.mktemp("run")
     with Launched(tmp, *faults.flags(tmp, model)) as launched:
         yield launched.wait_until_serving()
-
-
-@pytest.fixture(scope="module")
-def _oracle(server: Launched) -> Oracle:
-    oracle = Oracle(server, MAX_CONCURRENT)
-    oracle.learn(BODIES)
-    return oracle
-
-
-@pytest.fixture
-def oracle(_oracle: Oracle) -> Oracle:
-    _oracle.begin()
-    return _oracle
 
 
 def _say(line: str) -> None:

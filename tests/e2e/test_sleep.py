@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from e2e import faults
 from e2e.clients import COMPLETE, Load, make_body
-from e2e.faults import MAX_CONCURRENT
 from e2e.launched import Launched, wait_until
 from e2e.oracle import Oracle
 from e2e.test_adapters import make_adapter
@@ -25,19 +24,6 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     tmp = tmp_path_factory.mktemp("run")
     with Launched(tmp, *faults.flags(tmp, model), "--allow-model-changes") as launched:
         yield launched.wait_until_serving()
-
-
-@pytest.fixture(scope="module")
-def _oracle(server: Launched) -> Oracle:
-    oracle = Oracle(server, MAX_CONCURRENT)
-    oracle.learn(BODIES)
-    return oracle
-
-
-@pytest.fixture
-def oracle(_oracle: Oracle) -> Oracle:
-    _oracle.begin()
-    return _oracle
 
 
 def status(server: Launched) -> str:

@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use axum::{Json, Router};
+use penstock_router::admin::{IllegalLimit, Limit};
 use penstock_router::base::private_socket::PrivateSocket;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,8 +23,6 @@ use crate::args::ModelSpec;
 
 /// Longer bodies are refused: a model is a name, a place and some flags.
 const MAX_BODY_BYTES: usize = 16 << 10;
-/// Longest time that may be asked for.
-const MAX_LIMIT_S: f64 = 86_400.0;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -62,20 +61,13 @@ struct NewModel {
     flags: BTreeMap<String, Value>,
 }
 
-/// How long what runs may go on.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Limit {
-    limit_s: Option<f64>,
-}
-
 /// Why something was not done.
 #[derive(Debug, Error)]
 enum AdminError {
     #[error("{0}")]
     Spec(String),
-    #[error("limit_s: {given} is not between 0 and {MAX_LIMIT_S}")]
-    Limit { given: f64 },
+    #[error(transparent)]
+    Limit(#[from] IllegalLimit),
     #[error("flags.{flag}: {value} is no text, no number and no boolean")]
     Flag { flag: String, value: Value },
     #[error("{0}")]
@@ -92,7 +84,7 @@ impl AdminError {
             Self::Body(rejection) => rejection.status(),
             Self::Query(rejection) => rejection.status(),
             Self::Fleet(error) => status_of(error),
-            Self::Spec(_) | Self::Limit { .. } | Self::Flag { .. } => StatusCode::BAD_REQUEST,
+            Self::Spec(_) | Self::Limit(_) | Self::Flag { .. } => StatusCode::BAD_REQUEST,
         }
     }
 }
@@ -164,15 +156,6 @@ async fn unload(
         () = end => {}
     }
     Ok(Json(unloading.await?))
-}
-
-impl Limit {
-    fn duration(&self) -> Result<Option<Duration>, AdminError> {
-        let Some(given) = self.limit_s else { return Ok(None) };
-        let is_legal = (0.0..=MAX_LIMIT_S).contains(&given);
-        let limit = Some(given).filter(|_| is_legal).ok_or(AdminError::Limit { given })?;
-        Ok(Some(Duration::from_secs_f64(limit)))
-    }
 }
 
 impl Admin {

@@ -1,11 +1,13 @@
 //! The admin socket: replicas are listed, added, drained and removed over it, as JSON over HTTP. Whoever may open the socket
 //! may do so; only its owner may.
 
+mod limit;
 pub mod record;
 mod routes;
 mod server;
 mod state;
 
+pub use limit::{IllegalLimit, Limit};
 pub use routes::service;
 pub use server::serve;
 pub use state::{Admin, OnRemoved};

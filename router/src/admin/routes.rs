@@ -11,6 +11,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::limit::{IllegalLimit, Limit};
 use super::state::Admin;
 use crate::engine::EngineError;
 use crate::engine::membership::{MembershipError, ReplicaEntry};
@@ -21,8 +22,6 @@ use crate::engine::replica_address::ReplicaAddress;
 const MAX_BODY_BYTES: usize = 16 << 10;
 /// How long what runs on a replica that is removed may go on there.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
-/// Longest time that may be asked for.
-const MAX_LIMIT_S: f64 = 86_400.0;
 
 /// The routes.
 pub fn service(admin: Admin) -> Router {
@@ -48,29 +47,13 @@ struct NewReplica {
     address: String,
 }
 
-/// How long what runs may go on where it is.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Limit {
-    limit_s: Option<f64>,
-}
-
-impl Limit {
-    fn duration(&self) -> Result<Option<Duration>, AdminError> {
-        let Some(given) = self.limit_s else { return Ok(None) };
-        let is_legal = (0.0..=MAX_LIMIT_S).contains(&given);
-        let limit = Some(given).filter(|_| is_legal).ok_or(AdminError::Limit { given })?;
-        Ok(Some(Duration::from_secs_f64(limit)))
-    }
-}
-
 /// Why something was not done.
 #[derive(Debug, Error)]
 enum AdminError {
     #[error("address: {0}")]
     Address(String),
-    #[error("limit_s: {given} is not between 0 and {MAX_LIMIT_S}")]
-    Limit { given: f64 },
+    #[error(transparent)]
+    Limit(#[from] IllegalLimit),
     #[error("{address} is replica {replica} already")]
     Present { address: String, replica: usize },
     #[error("{0}")]
@@ -88,7 +71,7 @@ enum AdminError {
 impl AdminError {
     fn status(&self) -> StatusCode {
         match self {
-            Self::Address(_) | Self::Limit { .. } => StatusCode::BAD_REQUEST,
+            Self::Address(_) | Self::Limit(_) => StatusCode::BAD_REQUEST,
             Self::Body(rejection) => rejection.status(),
             Self::Query(rejection) => rejection.status(),
             Self::Members(MembershipError::Unknown(_)) => StatusCode::NOT_FOUND,

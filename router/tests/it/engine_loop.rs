@@ -7,11 +7,10 @@ use penstock_router::engine::condition::Wanted;
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
 use penstock_router::engine::{EngineFacts, engine_loop};
 use penstock_router::observe::observer::{Levels, Observer, ReplicaLevels, StepSummary};
-use penstock_scheduler::{
-    EventKind, Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig,
-};
+use penstock_scheduler::{EventKind, Failure, FinishReason, Load, NewRequest, Refused, SchedulerConfig};
 
 use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use crate::support::generations::greedy;
 use crate::support::ignore::Ignore;
 
 /// Keeps the latest levels.
@@ -37,10 +36,6 @@ fn spawn((engine, control): (FakeEngine, FakeControl)) -> (EngineHandle, FakeCon
     (engine_loop::spawn(vec![Box::new(engine)], &config, Wanted::default(), Ignore), control)
 }
 
-fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
-    NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
-}
-
 async fn tokens(mut generation: Generation) -> (Vec<u32>, FinishReason) {
     let mut ids = Vec::new();
     loop {
@@ -63,7 +58,7 @@ async fn many_requests_at_once_get_what_they_would_get_alone() {
     let prompts: Vec<Vec<u32>> = (1..40).map(|i| (i..2 * i + 3).collect()).collect();
     let mut running = Vec::new();
     for prompt in &prompts {
-        running.push(tokio::spawn(tokens(engine.submit(request(prompt, 30)).await.unwrap())));
+        running.push(tokio::spawn(tokens(engine.submit(greedy(prompt, 30)).await.unwrap())));
     }
     for (prompt, run) in prompts.iter().zip(running) {
         assert_eq!(run.await.unwrap().0, expected_tokens(prompt, 0, 30, &small_facts()));
@@ -74,7 +69,7 @@ async fn many_requests_at_once_get_what_they_would_get_alone() {
 async fn sends_the_next_plan_before_the_outcome_of_the_last() {
     let (engine, control) = spawn(FakeEngine::gated(small_facts()));
     let gate = control.gate.clone().unwrap();
-    let generation = engine.submit(request(&[1, 2, 3], 6)).await.unwrap();
+    let generation = engine.submit(greedy(&[1, 2, 3], 6)).await.unwrap();
     let reader = tokio::spawn(tokens(generation));
     // Two plans are sent before the first outcome; after that, one plan follows each outcome.
     let mut answered = 0;
@@ -99,9 +94,9 @@ async fn a_request_that_waits_too_long_fails_even_if_no_step_ends() {
         Wanted::default(),
         Ignore,
     );
-    let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
+    let _first = engine.submit(greedy(&[1, 2, 3], 100)).await.unwrap();
     let queue_timeout = Some(Duration::from_millis(200));
-    let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
+    let late = NewRequest { queue_timeout, ..greedy(&[4, 5], 1) };
     let mut late = engine.submit(late).await.unwrap();
     let Some(EventKind::Failed(Failure::QueueDeadline { limit_ms: 200, .. })) = late.next().await else {
         panic!("it does not fail by its deadline");
@@ -119,9 +114,9 @@ async fn a_request_that_ends_without_a_step_is_counted() {
         Wanted::default(),
         watcher.clone(),
     );
-    let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
+    let _first = engine.submit(greedy(&[1, 2, 3], 100)).await.unwrap();
     let queue_timeout = Some(Duration::from_secs(2));
-    let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
+    let late = NewRequest { queue_timeout, ..greedy(&[4, 5], 1) };
     let _late = engine.submit(late).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((watcher.load().running, watcher.load().waiting), (1, 1));
@@ -139,7 +134,7 @@ async fn a_panic_in_the_loop_is_reported_as_a_loss() {
         panic!("poison");
     });
     assert!(poisoned.join().is_err());
-    let mut generation = engine.submit(request(&[1, 2], 3)).await.unwrap();
+    let mut generation = engine.submit(greedy(&[1, 2], 3)).await.unwrap();
     while generation.next().await.is_some() {}
     let lost = engine.clone().wait_for_loss().await;
     assert!(lost.contains("panic"), "{lost}");
@@ -148,7 +143,7 @@ async fn a_panic_in_the_loop_is_reported_as_a_loss() {
 #[tokio::test]
 async fn a_dropped_generation_is_retired_on_the_shards() {
     let (engine, control) = spawn(FakeEngine::gated(small_facts()));
-    let generation = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
+    let generation = engine.submit(greedy(&[1, 2, 3], 100)).await.unwrap();
     drop(generation);
     let gate = control.gate.clone().unwrap();
     gate.add_permits(1000);
@@ -167,7 +162,7 @@ async fn requests_continue_where_they_were_when_the_shards_are_back() {
     let prompts: [&[u32]; 3] = [&[1, 2, 3], &[4, 5], &[6, 7, 8, 9, 10]];
     let mut running = Vec::new();
     for prompt in prompts {
-        running.push(tokio::spawn(tokens(engine.submit(request(prompt, 20)).await.unwrap())));
+        running.push(tokio::spawn(tokens(engine.submit(greedy(prompt, 20)).await.unwrap())));
     }
     gate.add_permits(5);
     while gate.available_permits() > 0 {
@@ -179,7 +174,7 @@ async fn requests_continue_where_they_were_when_the_shards_are_back() {
         tokio::task::yield_now().await;
     }
     // A request that arrives meanwhile waits like the others.
-    let late = tokio::spawn(tokens(engine.submit(request(&[11], 4)).await.unwrap()));
+    let late = tokio::spawn(tokens(engine.submit(greedy(&[11], 4)).await.unwrap()));
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(engine.is_live(), "the loop turns without shards");
     assert!(!late.is_finished());
@@ -195,7 +190,7 @@ async fn requests_continue_where_they_were_when_the_shards_are_back() {
 #[tokio::test(start_paused = true)]
 async fn losing_the_shards_for_good_fails_every_request_once_and_refuses_new_ones() {
     let (engine, control) = spawn(FakeEngine::gated(small_facts()));
-    let mut generation = engine.submit(request(&[1, 2, 3], 10)).await.unwrap();
+    let mut generation = engine.submit(greedy(&[1, 2, 3], 10)).await.unwrap();
     control.break_with("gone");
     control.gate.clone().unwrap().add_permits(1);
     while engine.status() == EngineStatus::Ready {
@@ -208,7 +203,7 @@ async fn losing_the_shards_for_good_fails_every_request_once_and_refuses_new_one
     }
     let lost = "the shards came back as others: another model".to_owned();
     assert_eq!(last, Some(EventKind::Failed(Failure::EngineLost(lost.clone()))));
-    let refused = engine.submit(request(&[1], 1)).await.err();
+    let refused = engine.submit(greedy(&[1], 1)).await.err();
     assert_eq!(refused, Some(Refused::ShuttingDown));
     assert_eq!(engine.clone().wait_for_loss().await, lost);
     assert_eq!(engine.status(), EngineStatus::Lost(lost));
@@ -230,8 +225,8 @@ async fn the_request_of_a_client_that_does_not_read_fails_at_the_limit() {
         Wanted::default(),
         Ignore,
     );
-    let mut slow = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
-    let mut reader = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
+    let mut slow = engine.submit(greedy(&[1, 2, 3], 5000)).await.unwrap();
+    let mut reader = engine.submit(greedy(&[1, 2, 3], 5000)).await.unwrap();
     let mut num_read = 0;
     while let Some(event) = reader.next().await {
         num_read += usize::from(matches!(event, EventKind::Token(..)));

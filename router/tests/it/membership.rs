@@ -15,22 +15,18 @@ use penstock_router::engine::membership::{MembershipError, ReplicaEntry, Replica
 use penstock_router::engine::recruiter::Recruit;
 use penstock_router::engine::replica_address::ReplicaAddress;
 use penstock_router::engine::{Engine, EngineError, EngineFacts, Origin, engine_loop};
-use penstock_scheduler::{EventKind, NewRequest, SamplingParams, SchedulerConfig};
+use penstock_scheduler::SchedulerConfig;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use crate::support::fake_engine::{FakeControl, FakeEngine, endless_facts, expected_tokens};
+use crate::support::generations::{greedy, read};
 use crate::support::ignore::Ignore;
 
 const LEN: usize = 30;
 
-/// A model that never ends a sequence.
-fn endless() -> EngineFacts {
-    EngineFacts { eos_token_ids: Vec::new(), ..small_facts() }
-}
-
 fn gated(address: &str) -> (FakeEngine, FakeControl) {
-    let (mut engine, control) = FakeEngine::gated(endless());
+    let (mut engine, control) = FakeEngine::gated(endless_facts());
     engine.origin = Origin { address: address.to_owned(), ..Origin::default() };
     (engine, control)
 }
@@ -41,20 +37,12 @@ fn spawn(engines: Vec<(FakeEngine, FakeControl)>) -> (EngineHandle, Vec<FakeCont
     (
         engine_loop::spawn(
             engines,
-            &SchedulerConfig::new(endless().capacity(), 128),
+            &SchedulerConfig::new(endless_facts().capacity(), 128),
             Wanted::default(),
             Ignore,
         ),
         controls,
     )
-}
-
-fn allow(control: &FakeControl, steps: usize) {
-    control.gate.as_ref().expect("gated").add_permits(steps);
-}
-
-fn admitted(control: &FakeControl) -> usize {
-    control.plans.lock().expect("not poisoned").iter().map(|plan| plan.admitted.len()).sum()
 }
 
 fn prompts(count: u32) -> Vec<Vec<u32>> {
@@ -64,37 +52,23 @@ fn prompts(count: u32) -> Vec<Vec<u32>> {
 async fn submit_all(engine: &EngineHandle, prompts: &[Vec<u32>]) -> Vec<Generation> {
     let mut generations = Vec::new();
     for prompt in prompts {
-        let request = NewRequest::new(prompt.as_slice().into(), LEN as u32, SamplingParams::greedy());
-        generations.push(engine.submit(request).await.expect("it is taken in"));
+        generations.push(engine.submit(greedy(prompt, LEN as u32)).await.expect("it is taken in"));
     }
     generations
-}
-
-/// Tokens until the stream ends or has so many.
-async fn tokens(generation: &mut Generation, count: usize) -> Vec<u32> {
-    let mut ids = Vec::new();
-    while ids.len() < count {
-        match generation.next().await.expect("an end is always announced") {
-            EventKind::Token(token, _) => ids.push(token.id),
-            EventKind::Failed(failure) => panic!("{failure}"),
-            _ => {}
-        }
-    }
-    ids
 }
 
 /// Reads the rest of each stream, which must be what its request gets alone.
 async fn check_all(prompts: &[Vec<u32>], begun: Vec<Vec<u32>>, generations: Vec<Generation>) {
     for (prompt, (mut stream, mut generation)) in prompts.iter().zip(begun.into_iter().zip(generations)) {
-        stream.extend(tokens(&mut generation, LEN - stream.len()).await);
-        assert_eq!(stream, expected_tokens(prompt, 0, LEN, &endless()), "token for token");
+        stream.extend(read(&mut generation, LEN - stream.len()).await);
+        assert_eq!(stream, expected_tokens(prompt, 0, LEN, &endless_facts()), "token for token");
     }
 }
 
 async fn begin_all(generations: &mut [Generation]) -> Vec<Vec<u32>> {
     let mut begun = Vec::new();
     for generation in generations {
-        begun.push(tokens(generation, 3).await);
+        begun.push(read(generation, 3).await);
     }
     begun
 }
@@ -114,22 +88,22 @@ async fn one_that_is_added_takes_requests_and_one_that_is_removed_gives_them_awa
     let (engine, mut controls) = spawn(vec![gated("a")]);
     let prompts = prompts(12);
     let mut generations = submit_all(&engine, &prompts[..6]).await;
-    allow(&controls[0], 6);
+    controls[0].allow(6);
     let mut begun = begin_all(&mut generations).await;
     let (second, control) = gated("b");
     controls.push(control);
     let added = engine.add_replica(Box::new(second)).await.unwrap();
     assert_eq!((added.replica, added.state, engine.num_replicas()), (1, ReplicaState::Ready, 2));
     generations.extend(submit_all(&engine, &prompts[6..]).await);
-    allow(&controls[1], 10_000);
+    controls[1].allow(10_000);
     begun.extend((6..12).map(|_| Vec::new()));
     let removal = engine.remove_replica(0, Duration::ZERO).await.unwrap();
-    allow(&controls[0], 10_000);
+    controls[0].allow(10_000);
     assert_eq!(removal.forgotten().await.unwrap().address, "a");
     assert_eq!(states(&engine).await.len(), 1, "it is forgotten");
     check_all(&prompts, begun, generations).await;
     assert_eq!((engine.num_replicas(), engine.status()), (1, EngineStatus::Ready));
-    assert!(admitted(&controls[1]) >= 12, "all went there");
+    assert!(controls[1].num_admitted() >= 12, "all went there");
     let (third, _control) = gated("c");
     assert_eq!(engine.add_replica(Box::new(third)).await.unwrap().replica, 0, "the first that is free");
     assert_eq!(engine.replicas().await.unwrap()[1].address, "b", "each keeps its own");
@@ -137,7 +111,7 @@ async fn one_that_is_added_takes_requests_and_one_that_is_removed_gives_them_awa
 
 #[tokio::test]
 async fn one_that_is_drained_ends_what_runs_and_gives_away_what_waits() {
-    let facts = EngineFacts { num_slots: 2, ..endless() };
+    let facts = EngineFacts { num_slots: 2, ..endless_facts() };
     let (mut engines, mut controls) = (Vec::new(), Vec::new());
     for _ in 0..2 {
         let (engine, control) = FakeEngine::gated(facts.clone());
@@ -148,23 +122,23 @@ async fn one_that_is_drained_ends_what_runs_and_gives_away_what_waits() {
     let engine = engine_loop::spawn(engines, &config, Wanted::default(), Ignore);
     let prompts = prompts(8);
     let generations = submit_all(&engine, &prompts).await;
-    while admitted(&controls[0]) < 2 {
-        allow(&controls[0], 1);
+    while controls[0].num_admitted() < 2 {
+        controls[0].allow(1);
         tokio::task::yield_now().await;
     }
     assert_eq!(engine.drain_replica(0, None).await.unwrap().state, ReplicaState::Draining);
-    controls.iter().for_each(|control| allow(control, 10_000));
+    controls.iter().for_each(|control| control.allow(10_000));
     check_all(&prompts, vec![Vec::new(); 8], generations).await;
-    assert_eq!(controls.iter().map(admitted).collect::<Vec<_>>(), [2, 6]);
+    assert_eq!(controls.iter().map(FakeControl::num_admitted).collect::<Vec<_>>(), [2, 6]);
     while states(&engine).await != [(0, ReplicaState::Drained), (1, ReplicaState::Ready)] {
         tokio::task::yield_now().await;
     }
     check_all(&prompts[..1], vec![Vec::new()], submit_all(&engine, &prompts[..1]).await).await;
-    assert_eq!(admitted(&controls[0]), 2, "it takes nothing new");
+    assert_eq!(controls[0].num_admitted(), 2, "it takes nothing new");
     assert_eq!(engine.resume_replica(0).await.unwrap().state, ReplicaState::Ready);
     assert_eq!(engine.drain_replica(1, None).await.unwrap().state, ReplicaState::Drained);
     check_all(&prompts[..1], vec![Vec::new()], submit_all(&engine, &prompts[..1]).await).await;
-    assert_eq!(admitted(&controls[0]), 3);
+    assert_eq!(controls[0].num_admitted(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,18 +146,18 @@ async fn what_runs_on_a_drained_one_goes_on_elsewhere_when_its_time_is_over() {
     let (engine, controls) = spawn(vec![gated("a"), gated("b")]);
     let prompts = prompts(4);
     let mut generations = submit_all(&engine, &prompts).await;
-    controls.iter().for_each(|control| allow(control, 6));
+    controls.iter().for_each(|control| control.allow(6));
     let begun = begin_all(&mut generations).await;
     engine.drain_replica(0, Some(Duration::from_secs(5))).await.unwrap();
-    allow(&controls[1], 10_000);
+    controls[1].allow(10_000);
     tokio::time::sleep(Duration::from_secs(4)).await;
     let on_first = engine.replicas().await.unwrap()[0].running;
     assert_eq!(on_first, 2, "they have time");
     tokio::time::sleep(Duration::from_secs(2)).await;
-    allow(&controls[0], 10);
+    controls[0].allow(10);
     check_all(&prompts, begun, generations).await;
     assert_eq!(states(&engine).await[0], (0, ReplicaState::Drained));
-    assert!(admitted(&controls[1]) >= 4);
+    assert!(controls[1].num_admitted() >= 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,31 +166,31 @@ async fn one_that_is_down_is_removed_and_its_requests_wait_for_nobody() {
     let prompts = prompts(4);
     let generations = submit_all(&engine, &prompts).await;
     controls[0].break_with("gone");
-    allow(&controls[0], 10_000);
+    controls[0].allow(10_000);
     while states(&engine).await[0].1 != ReplicaState::Down {
         tokio::task::yield_now().await;
     }
     let removal = engine.remove_replica(0, Duration::from_secs(600)).await.unwrap();
     removal.forgotten().await.unwrap();
-    allow(&controls[1], 10_000);
+    controls[1].allow(10_000);
     check_all(&prompts, vec![Vec::new(); 4], generations).await;
     assert_eq!(states(&engine).await, [(1, ReplicaState::Ready)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_fits_no_other_replica_ends_where_it_is() {
-    let small = FakeEngine::gated(EngineFacts { num_blocks: 4, ..endless() });
+    let small = FakeEngine::gated(EngineFacts { num_blocks: 4, ..endless_facts() });
     let (engine, controls) = spawn(vec![gated("a"), small]);
-    let prompt: Vec<u32> = (1..5 * endless().block_size).collect();
+    let prompt: Vec<u32> = (1..5 * endless_facts().block_size).collect();
     let mut generation = submit_all(&engine, std::slice::from_ref(&prompt)).await.remove(0);
-    allow(&controls[0], 5);
-    let mut stream = tokens(&mut generation, 3).await;
+    controls[0].allow(5);
+    let mut stream = read(&mut generation, 3).await;
     let removal = engine.remove_replica(0, Duration::ZERO).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(states(&engine).await[0], (0, ReplicaState::Removing));
-    allow(&controls[0], 10_000);
-    stream.extend(tokens(&mut generation, LEN - 3).await);
-    assert_eq!(stream, expected_tokens(&prompt, 0, LEN, &endless()));
+    controls[0].allow(10_000);
+    stream.extend(read(&mut generation, LEN - 3).await);
+    assert_eq!(stream, expected_tokens(&prompt, 0, LEN, &endless_facts()));
     removal.forgotten().await.unwrap();
     assert_eq!(states(&engine).await, [(1, ReplicaState::Ready)]);
 }
@@ -276,7 +250,7 @@ async fn the_admin_socket_lists_adds_drains_and_removes_and_keeps_a_record() {
     assert_eq!(recorded_at(&record).read(), None, "nothing was changed yet");
     let (status, listed) = call(&admin, Method::GET, "/replicas", Value::Null).await;
     assert_eq!((status, &listed["replicas"][0]["state"]), (200, &json!("ready")));
-    assert_eq!(listed["replicas"][0]["kv_blocks_total"], endless().num_blocks);
+    assert_eq!(listed["replicas"][0]["kv_blocks_total"], endless_facts().num_blocks);
     let (status, added) = call(&admin, Method::POST, "/replicas", json!({"address": "unix:/b"})).await;
     assert_eq!((status, &added["replica"], &added["address"]), (201, &json!(1), &json!("unix:/b")));
     let (status, drained) = call(&admin, Method::POST, "/replicas/0/drain?limit_s=0.5", Value::Null).await;

@@ -7,14 +7,15 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use penstock_router::engine::condition::{Condition, ConditionRecord, SleepLevel, Wanted};
-use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
-use penstock_router::engine::{ChangeError, EngineFacts, engine_loop};
+use penstock_router::engine::generation::{EngineHandle, EngineStatus};
+use penstock_router::engine::{ChangeError, engine_loop};
 use penstock_router::http::auth::ApiKeys;
 use penstock_router::observe::observer::{Observer, StepSummary};
-use penstock_scheduler::{CacheEvent, EventKind, NewRequest, Refused, SamplingParams, SchedulerConfig};
+use penstock_scheduler::{CacheEvent, Refused, SchedulerConfig};
 use serde_json::json;
 
-use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use crate::support::fake_engine::{FakeControl, FakeEngine, endless_facts, expected_tokens};
+use crate::support::generations::{greedy, read};
 use crate::support::server::{Server, facts, limits};
 
 const ASLEEP: Condition = Condition { asleep: Some(SleepLevel::WeightsKept) };
@@ -40,38 +41,14 @@ impl Observer for Watcher {
     }
 }
 
-fn endless() -> EngineFacts {
-    EngineFacts { eos_token_ids: Vec::new(), ..small_facts() }
-}
-
 fn spawn(engine: (FakeEngine, FakeControl), wakes: bool) -> (EngineHandle, FakeControl, Watcher) {
     let (mut engine, control) = engine;
     let (wanted, watcher) = (Wanted::new(ConditionRecord::default(), wakes), Watcher::default());
     engine.wanted = wanted.clone();
-    let config = SchedulerConfig { cache_events: true, ..SchedulerConfig::new(endless().capacity(), 128) };
+    let config =
+        SchedulerConfig { cache_events: true, ..SchedulerConfig::new(endless_facts().capacity(), 128) };
     let handle = engine_loop::spawn(vec![Box::new(engine)], &config, wanted, watcher.clone());
     (handle, control, watcher)
-}
-
-fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
-    NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
-}
-
-/// The next so many tokens.
-async fn read(generation: &mut Generation, count: usize) -> Vec<u32> {
-    let mut ids = Vec::new();
-    while ids.len() < count {
-        match generation.next().await.expect("an end is always announced") {
-            EventKind::Token(token, _) => ids.push(token.id),
-            EventKind::Failed(failure) => panic!("{failure}"),
-            _ => {}
-        }
-    }
-    ids
-}
-
-fn allow(control: &FakeControl, steps: usize) {
-    control.gate.as_ref().expect("a gate").add_permits(steps);
 }
 
 fn num_plans(control: &FakeControl) -> usize {
@@ -80,10 +57,10 @@ fn num_plans(control: &FakeControl) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_waits_with_its_tokens_and_goes_on_when_a_request_comes() {
-    let (engine, control, watcher) = spawn(FakeEngine::gated(endless()), true);
+    let (engine, control, watcher) = spawn(FakeEngine::gated(endless_facts()), true);
     let prompt: Vec<u32> = (1..=12).collect();
-    let mut first = engine.submit(request(&prompt, 12)).await.unwrap();
-    allow(&control, 4);
+    let mut first = engine.submit(greedy(&prompt, 12)).await.unwrap();
+    control.allow(4);
     let mut found = read(&mut first, 3).await;
     let sleeping = tokio::spawn({
         let engine = engine.clone();
@@ -91,7 +68,7 @@ async fn what_runs_waits_with_its_tokens_and_goes_on_when_a_request_comes() {
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!sleeping.is_finished(), "plans are in flight");
-    allow(&control, 10);
+    control.allow(10);
     assert_eq!(sleeping.await.unwrap(), Ok(ASLEEP));
     assert_eq!((engine.status(), watcher.level.load(Ordering::Relaxed)), (EngineStatus::Asleep, 1));
     assert_eq!(watcher.cleared.load(Ordering::Relaxed), 1, "nothing of the cache is told any more");
@@ -100,11 +77,11 @@ async fn what_runs_waits_with_its_tokens_and_goes_on_when_a_request_comes() {
     assert_eq!(num_plans(&control), before, "it computes nothing");
     assert!(engine.is_live());
 
-    allow(&control, 1000);
-    let mut second = engine.submit(request(&[7, 8], 5)).await.unwrap();
-    assert_eq!(read(&mut second, 5).await, expected_tokens(&[7, 8], 0, 5, &endless()));
+    control.allow(1000);
+    let mut second = engine.submit(greedy(&[7, 8], 5)).await.unwrap();
+    assert_eq!(read(&mut second, 5).await, expected_tokens(&[7, 8], 0, 5, &endless_facts()));
     found.extend(read(&mut first, 9).await);
-    assert_eq!(found, expected_tokens(&prompt, 0, 12, &endless()));
+    assert_eq!(found, expected_tokens(&prompt, 0, 12, &endless_facts()));
     assert_eq!((engine.status(), watcher.level.load(Ordering::Relaxed)), (EngineStatus::Ready, 0));
     let admitted =
         control.plans.lock().unwrap()[before..].iter().map(|plan| plan.admitted.len()).sum::<usize>();
@@ -113,18 +90,18 @@ async fn what_runs_waits_with_its_tokens_and_goes_on_when_a_request_comes() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_are_refused_where_they_are_not_to_wake_it() {
-    let (engine, _, _) = spawn(FakeEngine::new(endless()), false);
+    let (engine, _, _) = spawn(FakeEngine::new(endless_facts()), false);
     assert_eq!(engine.sleep(SleepLevel::WeightsDropped).await.unwrap().sleep_level(), 2);
-    assert_eq!(engine.submit(request(&[1], 2)).await.err(), Some(Refused::Asleep));
+    assert_eq!(engine.submit(greedy(&[1], 2)).await.err(), Some(Refused::Asleep));
     assert_eq!(engine.status(), EngineStatus::Asleep);
     assert_eq!(engine.wake_up().await, Ok(AWAKE));
-    let mut generation = engine.submit(request(&[1], 2)).await.unwrap();
+    let mut generation = engine.submit(greedy(&[1], 2)).await.unwrap();
     assert_eq!(read(&mut generation, 2).await.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn shards_that_are_lost_in_their_sleep_come_back_asleep() {
-    let (engine, control, _) = spawn(FakeEngine::new(endless()), true);
+    let (engine, control, _) = spawn(FakeEngine::new(endless_facts()), true);
     engine.sleep(SleepLevel::WeightsKept).await.unwrap();
     control.break_with("killed");
     while engine.status() == EngineStatus::Asleep {
@@ -135,26 +112,26 @@ async fn shards_that_are_lost_in_their_sleep_come_back_asleep() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(num_plans(&control), 0);
-    let mut generation = engine.submit(request(&[1, 2], 3)).await.unwrap();
-    assert_eq!(read(&mut generation, 3).await, expected_tokens(&[1, 2], 0, 3, &endless()));
+    let mut generation = engine.submit(greedy(&[1, 2], 3)).await.unwrap();
+    assert_eq!(read(&mut generation, 3).await, expected_tokens(&[1, 2], 0, 3, &endless_facts()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn shards_that_refuse_to_wake_up_sleep_on_and_are_asked_again_for_what_waits() {
-    let (engine, control, _) = spawn(FakeEngine::new(endless()), true);
+    let (engine, control, _) = spawn(FakeEngine::new(endless_facts()), true);
     engine.sleep(SleepLevel::WeightsKept).await.unwrap();
     *control.refuses.lock().unwrap() = Some("no memory".to_owned());
     assert_eq!(engine.wake_up().await, Err(ChangeError::Refused("no memory".to_owned())));
-    let mut waiting = engine.submit(request(&[1, 2], 3)).await.unwrap();
+    let mut waiting = engine.submit(greedy(&[1, 2], 3)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!((engine.status(), engine.wanted().get()), (EngineStatus::Asleep, ASLEEP));
     *control.refuses.lock().unwrap() = None;
-    assert_eq!(read(&mut waiting, 3).await, expected_tokens(&[1, 2], 0, 3, &endless()));
+    assert_eq!(read(&mut waiting, 3).await, expected_tokens(&[1, 2], 0, 3, &endless_facts()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn several_who_ask_at_once_are_all_answered() {
-    let (engine, _, _) = spawn(FakeEngine::new(endless()), true);
+    let (engine, _, _) = spawn(FakeEngine::new(endless_facts()), true);
     let (first, deeper, woken, last) = tokio::join!(
         engine.sleep(SleepLevel::WeightsKept),
         engine.sleep(SleepLevel::WeightsDropped),

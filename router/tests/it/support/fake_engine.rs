@@ -33,6 +33,16 @@ pub struct FakeControl {
 }
 
 impl FakeControl {
+    /// Lets so many more outcomes of a gated engine through.
+    pub fn allow(&self, steps: usize) {
+        self.gate.as_ref().expect("a gated engine").add_permits(steps);
+    }
+
+    /// How many sequences it was given so far.
+    pub fn num_admitted(&self) -> usize {
+        self.plans.lock().expect("not poisoned").iter().map(|plan| plan.admitted.len()).sum()
+    }
+
     /// The next outcome is an error, and so are attempts to reconnect.
     pub fn break_with(&self, reason: &str) {
         *self.broken.lock().expect("not poisoned") = Some(reason.into());
@@ -78,6 +88,11 @@ pub fn small_facts() -> EngineFacts {
         weights_version: "w".into(),
         tokenizer_version: "t".into(),
     }
+}
+
+/// Those of a model that never ends a sequence.
+pub fn endless_facts() -> EngineFacts {
+    EngineFacts { eos_token_ids: Vec::new(), ..small_facts() }
 }
 
 /// The tokens of a request with this prompt and seed, up to `count`.
