@@ -11,6 +11,9 @@ use crate::report::shard_name;
 /// Token positions per KV block if the size of the cache is given in tokens; else the shards choose the block size.
 const BLOCK_SIZE: u32 = 16;
 
+/// Name and value of a flag; without a value it is left out.
+type Flag = (&'static str, Option<String>);
+
 /// Settings that the shards of one tensor-parallel group share.
 pub struct Group<'a> {
     pub args: &'a Args,
@@ -85,14 +88,28 @@ impl Group<'_> {
     }
 
     fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
-        let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
+        let mut given = self.rank_flags(rank, socket);
+        given.extend(self.model_flags());
+        given.extend(self.size_flags());
+        let mut flags: Vec<String> =
+            given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
+        let switches = [
+            ("--json-output", self.args.router.log.json_output),
+            ("--batch-invariant", self.args.shards.batch_invariant),
+            ("--poison-cache", self.args.shards.poison_cache),
+        ];
+        flags.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned()));
+        flags.extend(self.args.process.fault.iter().map(|fault| format!("--fault={fault}")));
+        flags
+    }
+
+    /// What is loaded.
+    fn model_flags(&self) -> Vec<Flag> {
+        let (model, places) = (&self.args.model, &self.places.model);
         let rope = model.rope.chosen();
-        let secret_file =
-            self.args.router.replicas.replica_secret_file.as_ref().filter(|_| self.is_over_nodes());
-        let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
-        let given = [
-            ("model-path", Some(self.places.model.folder.display().to_string())),
-            ("tokenizer-path", Some(self.places.model.tokenizer.display().to_string())),
+        vec![
+            ("model-path", Some(places.folder.display().to_string())),
+            ("tokenizer-path", Some(places.tokenizer.display().to_string())),
             ("draft-model", self.draft_model()),
             ("drafter", self.drafter()),
             ("load-format", Some(name_of(&model.load_format))),
@@ -101,6 +118,21 @@ impl Group<'_> {
             ("override-generation-config", model.override_generation_config.clone()),
             ("rope-scaling", rope.as_ref().map(|(scaling, _)| name_of(scaling))),
             ("rope-factor", rope.map(|(_, factor)| factor.to_string())),
+            ("dtype", model.dtype.as_ref().map(name_of)),
+            ("kv-cache-dtype", Some(name_of(&model.kv_cache_dtype))),
+            ("quantize", Some(name_of(&model.quantize)).filter(|name| !name.is_empty())),
+            ("quantize-cache", model.quantize_cache.as_ref().map(|folder| folder.display().to_string())),
+            ("quantize-cache-gb", Some(model.quantize_cache_gb.to_string())),
+        ]
+    }
+
+    /// Its place among the processes, and how it is reached.
+    fn rank_flags(&self, rank: usize, socket: &Path) -> Vec<Flag> {
+        let shards = &self.args.shards;
+        let first_gpu = Some(self.number * self.num_shards).filter(|first| *first > 0);
+        let secret_file = self.args.router.replicas.replica_secret_file.as_ref();
+        let secret_file = secret_file.filter(|_| self.is_over_nodes());
+        vec![
             ("log-level", Some(self.args.shard_log_level().to_string())),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
@@ -108,45 +140,33 @@ impl Group<'_> {
             ("ranks-per-node", self.is_over_nodes().then(|| self.num_shards.to_string())),
             ("secret-file", secret_file.map(|file| file.display().to_string())),
             ("num-replicas", Some(self.num_sharing()).filter(|all| *all > 1).map(|it| it.to_string())),
-            (
-                "first-gpu",
-                Some(self.number * self.num_shards).filter(|first| *first > 0).map(|it| it.to_string()),
-            ),
-            ("dtype", model.dtype.as_ref().map(name_of)),
-            ("kv-cache-dtype", Some(name_of(&model.kv_cache_dtype))),
-            ("quantize", Some(name_of(&model.quantize)).filter(|name| !name.is_empty())),
-            ("quantize-cache", model.quantize_cache.as_ref().map(|folder| folder.display().to_string())),
-            ("quantize-cache-gb", Some(model.quantize_cache_gb.to_string())),
+            ("first-gpu", first_gpu.map(|it| it.to_string())),
+            ("endpoint", Some(name_of(&shards.endpoint))),
+            ("parent-pipe-fd", Some(self.places.parent_pipe_fd.to_string())),
+        ]
+    }
+
+    /// What computes, and how much at a time.
+    fn size_flags(&self) -> Vec<Flag> {
+        let (limits, shards) = (&self.args.router.limits, &self.args.shards);
+        let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
+        let num_blocks = limits.max_batch_total_tokens.map(|tokens| tokens.div_ceil(BLOCK_SIZE));
+        vec![
             ("attention-backend", Some(name_of(&shards.attention_backend))),
             ("all-reduce", Some(name_of(&shards.all_reduce))),
             ("cpu-activations", Some(name_of(&shards.cpu_activations))),
-            ("endpoint", Some(name_of(&shards.endpoint))),
             ("device", Some(device.to_owned())),
             ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
             ("max-loras", shards.max_loras.map(|adapters| adapters.to_string())),
             ("num-snapshots", shards.max_snapshots.map(|snapshots| snapshots.to_string())),
             ("num-slots", shards.max_batch_size.map(|slots| slots.to_string())),
-            (
-                "num-blocks",
-                limits.max_batch_total_tokens.map(|tokens| tokens.div_ceil(BLOCK_SIZE).to_string()),
-            ),
-            ("block-size", limits.max_batch_total_tokens.map(|_| BLOCK_SIZE.to_string())),
+            ("num-blocks", num_blocks.map(|blocks| blocks.to_string())),
+            ("block-size", num_blocks.map(|_| BLOCK_SIZE.to_string())),
             ("cuda-graphs", shards.cuda_graphs.as_deref().map(sizes)),
             ("cuda-memory-fraction", shards.cuda_memory_fraction.map(|fraction| fraction.to_string())),
             ("threads", Some(self.threads.to_string())),
-            ("parent-pipe-fd", Some(self.places.parent_pipe_fd.to_string())),
-        ];
-        let mut flags: Vec<String> =
-            given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
-        let switches = [
-            ("--json-output", self.args.router.log.json_output),
-            ("--batch-invariant", shards.batch_invariant),
-            ("--poison-cache", shards.poison_cache),
-        ];
-        flags.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned()));
-        flags.extend(self.args.process.fault.iter().map(|fault| format!("--fault={fault}")));
-        flags
+        ]
     }
 }
 

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_server.architectures.family import Experts, Family, QkNorm
 from penstock_server.architectures.fields import Fields, read_json
@@ -50,26 +50,19 @@ def build_spec(
         family = family.adapt(family, raw)
     fields = Fields(raw, path, family.aliases, family.defaults)
     _refuse_unsupported(family, fields)
-    num_heads = fields.integer("num_attention_heads")
+    heads = _heads(fields, family)
     hidden_size = fields.integer("hidden_size")
-    latent = _latent(fields, hidden_size // num_heads) if family.latent else None
-    head_dim = (
-        latent.nope_dim + latent.rope_dim if latent else _head_dim(fields, hidden_size, num_heads, family)
-    )
-    max_sequence_len = fields.integer("max_position_embeddings", default=2048)
-    ropes = read_ropes(fields, family, latent.rope_dim if latent else head_dim, max_sequence_len)
-    if rope is not None:
-        ropes, max_sequence_len = replace_scaling(ropes, rope, max_sequence_len)
-    attention_scale = _attention_scale(fields, family, head_dim) * _amplitude(latent, ropes)
+    ropes, max_sequence_len = _ropes(fields, family, heads, rope)
+    attention_scale = _attention_scale(fields, family, heads.dim) * _amplitude(heads.latent, ropes)
     return ModelSpec(
         model_type=family.model_type,
         names=family.names,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
-        num_heads=num_heads,
-        num_kv_heads=num_heads if latent else _num_kv_heads(fields, num_heads),
-        head_dim=head_dim,
+        num_heads=heads.number,
+        num_kv_heads=heads.number if heads.latent else _num_kv_heads(fields, heads.number),
+        head_dim=heads.dim,
         max_sequence_len=max_sequence_len,
         position_offset=family.position_offset,
         layers=_layers(fields, family),
@@ -79,9 +72,9 @@ def build_spec(
         attention_scale=attention_scale,
         attention_soft_cap=fields.number_fact(family.attention_soft_cap),
         sinks=family.sinks,
-        slopes=_slopes(fields, family, num_heads, attention_scale),
+        slopes=_slopes(fields, family, heads.number, attention_scale),
         temperature=_temperature(fields, family),
-        latent=latent,
+        latent=heads.latent,
         recurrent=read_recurrent(fields, family),
         gated_attention=family.gated_attention,
         factors=_factors(fields) if family.has_factors else Factors(),
@@ -106,6 +99,33 @@ def build_spec(
         dtype=read_dtype(fields),
         eos_token_ids=read_eos_token_ids(raw, path.with_name("generation_config.json")),
     )
+
+
+class _Heads(NamedTuple):
+    """The heads that have queries."""
+
+    number: int
+    dim: int
+    # Where keys and values are made of latents.
+    latent: LatentSpec | None
+
+
+def _heads(fields: Fields, family: Family) -> _Heads:
+    count, hidden_size = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    if family.latent:
+        latent = _latent(fields, hidden_size // count)
+        return _Heads(count, latent.nope_dim + latent.rope_dim, latent)
+    return _Heads(count, _head_dim(fields, hidden_size, count, family), None)
+
+
+def _ropes(
+    fields: Fields, family: Family, heads: _Heads, rope: RopeOverride | None
+) -> tuple[tuple[RopeSpec, ...], int]:
+    """The rotary embeddings, and the longest sequence that they serve."""
+    longest = fields.integer("max_position_embeddings", default=2048)
+    rotated = heads.latent.rope_dim if heads.latent else heads.dim
+    ropes = read_ropes(fields, family, rotated, longest)
+    return (ropes, longest) if rope is None else replace_scaling(ropes, rope, longest)
 
 
 def _qk_norm(fields: Fields, family: Family, ropes: tuple[RopeSpec, ...]) -> QkNorm | None:

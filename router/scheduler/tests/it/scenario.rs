@@ -79,40 +79,17 @@ impl Scenario {
 
 pub fn scenario(seed: u64) -> Scenario {
     let mut dice = Dice(seed);
-    let block_size = [1, 2, 4, 8][dice.range(0, 4) as usize];
-    let mut capacity = Capacity {
-        block_size,
-        num_blocks: dice.range(48, 200).div_ceil(u64::from(block_size)) as u32,
-        num_slots: dice.range(1, 9) as u32,
-        max_step_tokens: dice.range(1, 48) as u32,
-        eos_token_ids: if dice.one_in(2) { vec![0, 1, 2] } else { Vec::new() },
-        attention_window: None,
-        max_adapters: dice.range(1, 4) as u32,
-        num_snapshots: 0,
-    };
-    let stems: Vec<Vec<u32>> = (0..3).map(|_| random_tokens(&mut dice, 1, 24)).collect();
-    let num_arrivals = dice.range(1, 24);
-    let mut at = Duration::ZERO;
-    let mut arrivals: Vec<Arrival> = (0..num_arrivals)
-        .map(|_| {
-            at += Duration::from_micros(dice.range(0, 6000));
-            random_arrival(&mut dice, at, &stems)
-        })
-        .collect();
-    let num_deaths = if dice.one_in(3) { dice.range(1, 4) } else { 0 };
-    let deaths = (0..num_deaths).map(|_| Duration::from_micros(dice.range(0, 90_000))).collect();
+    let mut capacity = random_capacity(&mut dice);
+    let mut arrivals = random_arrivals(&mut dice);
+    let deaths = if dice.one_in(3) { random_times(&mut dice, 4) } else { Vec::new() };
     if dice.one_in(4) {
-        let poison = dice.range(0, num_arrivals) as usize;
+        let poison = dice.range(0, arrivals.len() as u64) as usize;
         arrivals[poison].request.sampling.seed = POISON_SEED;
     }
     let poison_after = dice.range(0, 8) as u32;
     let (prefix_caching, slow_every) = (!dice.one_in(8), dice.range(5, 200));
     if dice.one_in(3) {
-        // The window's minimum, and a little or a lot more. The fake shard reads one position back.
-        let window = dice.range(2, 40) as u32;
-        let needed = (window - 1).div_ceil(block_size) + 1;
-        capacity.attention_window = Some(window);
-        capacity.num_blocks = needed + dice.range(0, 40).div_ceil(u64::from(block_size)) as u32;
+        narrow_to_a_window(&mut dice, &mut capacity);
     }
     let slowness = [1, 1, 1, 30, 1000][dice.range(0, 5) as usize];
     let mut late_every = [1, 1, 2, 5][dice.range(0, 4) as usize];
@@ -125,8 +102,7 @@ pub fn scenario(seed: u64) -> Scenario {
     }
     let facts = ShardFacts { capacity, ..small_facts() };
     let num_replicas = [1, 1, 2, 3][dice.range(0, 4) as usize];
-    let num_rests = if dice.one_in(3) { dice.range(1, 5) } else { 0 };
-    let rests = (0..num_rests).map(|_| Duration::from_micros(dice.range(0, 90_000))).collect();
+    let rests = if dice.one_in(3) { random_times(&mut dice, 5) } else { Vec::new() };
     Scenario {
         facts,
         prefix_caching,
@@ -141,6 +117,44 @@ pub fn scenario(seed: u64) -> Scenario {
         slowness,
         num_replicas,
     }
+}
+
+fn random_capacity(dice: &mut Dice) -> Capacity {
+    let block_size = [1, 2, 4, 8][dice.range(0, 4) as usize];
+    Capacity {
+        block_size,
+        num_blocks: dice.range(48, 200).div_ceil(u64::from(block_size)) as u32,
+        num_slots: dice.range(1, 9) as u32,
+        max_step_tokens: dice.range(1, 48) as u32,
+        eos_token_ids: if dice.one_in(2) { vec![0, 1, 2] } else { Vec::new() },
+        attention_window: None,
+        max_adapters: dice.range(1, 4) as u32,
+        num_snapshots: 0,
+    }
+}
+
+/// The window's minimum of blocks, and a little or a lot more. The fake shard reads one position back.
+fn narrow_to_a_window(dice: &mut Dice, capacity: &mut Capacity) {
+    let window = dice.range(2, 40) as u32;
+    let needed = (window - 1).div_ceil(capacity.block_size) + 1;
+    capacity.attention_window = Some(window);
+    capacity.num_blocks = needed + dice.range(0, 40).div_ceil(u64::from(capacity.block_size)) as u32;
+}
+
+fn random_arrivals(dice: &mut Dice) -> Vec<Arrival> {
+    let stems: Vec<Vec<u32>> = (0..3).map(|_| random_tokens(dice, 1, 24)).collect();
+    let mut at = Duration::ZERO;
+    let count = dice.range(1, 24);
+    let arrive = |_| {
+        at += Duration::from_micros(dice.range(0, 6000));
+        random_arrival(dice, at, &stems)
+    };
+    (0..count).map(arrive).collect()
+}
+
+/// At least one, and fewer than `end`.
+fn random_times(dice: &mut Dice, end: u64) -> Vec<Duration> {
+    (0..dice.range(1, end)).map(|_| Duration::from_micros(dice.range(0, 90_000))).collect()
 }
 
 fn random_tokens(dice: &mut Dice, from: u64, to: u64) -> Vec<u32> {

@@ -27,7 +27,7 @@ impl Metrics {
     pub fn new(max_input_tokens: u32, max_total_tokens: u32) -> Result<Self, BuildError> {
         let recorder = names::recorder(max_input_tokens, max_total_tokens)?;
         let metrics = Self(Arc::new(Registered::new(recorder)));
-        metrics.0.engine_ready.set(1.0);
+        metrics.0.levels.set_ready(true);
         Ok(metrics)
     }
 
@@ -138,26 +138,11 @@ impl Observer for Metrics {
             replicas.clone_into(&mut snapshot.replicas);
             levels = snapshot.levels();
         });
-        let Levels { load, totals } = &levels;
         let metrics = &self.0;
         metrics.replicas.set(replicas);
-        metrics.engine_ready.set(f64::from(u8::from(replicas.iter().any(|replica| replica.is_ready))));
-        metrics.queue_size.set(load.waiting as f64);
-        metrics.batch_current_size.set(load.running as f64);
-        metrics.requests_waiting.set(load.waiting as f64);
-        metrics.requests_running.set(load.running as f64);
-        metrics.kv_blocks_used.set(load.used_blocks as f64);
-        metrics.kv_blocks_cached.set(load.cached_blocks as f64);
-        metrics.kv_blocks.set(load.num_blocks as f64);
-        metrics.kv_usage.set(load.used_blocks as f64 / load.num_blocks.max(1) as f64);
-        metrics.preemptions.absolute(totals.preemptions);
-        metrics.replays.absolute(totals.replays);
-        metrics.computed_tokens.absolute(totals.computed_tokens);
-        metrics.cache_query_tokens.absolute(totals.admitted_tokens);
-        metrics.cache_hit_tokens.absolute(totals.cached_tokens);
-        metrics.drafted_tokens.absolute(totals.drafted_tokens);
-        metrics.accepted_tokens.absolute(totals.accepted_tokens);
-        metrics.batch.on_load(load);
+        metrics.levels.set_ready(replicas.iter().any(|replica| replica.is_ready));
+        metrics.levels.set(&levels);
+        metrics.batch.on_load(&levels.load);
     }
 
     fn on_sleep_level(&mut self, level: u32) {

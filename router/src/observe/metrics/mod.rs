@@ -6,6 +6,7 @@ mod batch;
 mod block_events;
 mod failures;
 mod handle;
+mod levels;
 pub(crate) mod names;
 mod picker;
 mod registered;

@@ -10,6 +10,7 @@ use super::adapters::AdapterMetrics;
 use super::batch::BatchMetrics;
 use super::block_events::BlockEventCounters;
 use super::failures::FAILURES;
+use super::levels::LevelMetrics;
 use super::names::Names;
 use super::replicas::ReplicaMetrics;
 use super::snapshot::Snapshot;
@@ -34,28 +35,13 @@ pub(super) struct Registered {
     pub max_new_tokens: Histogram,
     pub generated_tokens: Histogram,
     pub cached_tokens: Histogram,
-    pub queue_size: Gauge,
-    pub batch_current_size: Gauge,
-    pub requests_waiting: Gauge,
-    pub requests_running: Gauge,
-    pub kv_blocks_used: Gauge,
-    pub kv_blocks_cached: Gauge,
-    pub kv_blocks: Gauge,
-    pub kv_usage: Gauge,
     pub tokens_sampled: Counter,
-    pub preemptions: Counter,
-    pub engine_ready: Gauge,
     pub sleep_level: Gauge,
     pub shard_restarts: Counter,
     pub router_restarts: Gauge,
-    pub replays: Counter,
-    pub computed_tokens: Counter,
-    pub cache_query_tokens: Counter,
-    pub cache_hit_tokens: Counter,
-    pub drafted_tokens: Counter,
-    pub accepted_tokens: Counter,
     pub step_count: Counter,
     pub adapters: AdapterMetrics,
+    pub levels: LevelMetrics,
     pub replicas: ReplicaMetrics,
     pub batch: BatchMetrics,
     pub steps: StepDurations,
@@ -71,6 +57,7 @@ impl Registered {
         let names = Names(&recorder);
         Self {
             batch: BatchMetrics::register(&names),
+            levels: LevelMetrics::register(&names),
             steps: StepDurations::register(&names),
             spans: SpanCounters::register(&names),
             block_events: BlockEventCounters::register(&names),
@@ -101,34 +88,13 @@ impl Registered {
             max_new_tokens: names.histogram("tgi_request_max_new_tokens", "Tokens asked for at most"),
             generated_tokens: names.histogram("tgi_request_generated_tokens", "Tokens generated"),
             cached_tokens: names.histogram("tgi_request_skipped_tokens", "Prompt tokens found in the cache"),
-            queue_size: names.gauge("tgi_queue_size", "Requests in the queue"),
-            batch_current_size: names.gauge("tgi_batch_current_size", "Requests in the batch"),
-            requests_waiting: names.gauge("tgi_requests_waiting", "Requests in the queue"),
-            requests_running: names.gauge("tgi_requests_running", "Requests in the batch"),
-            kv_blocks_used: names.gauge("tgi_kv_cache_blocks_used", "KV blocks that requests hold"),
-            kv_blocks_cached: names
-                .gauge("tgi_kv_cache_blocks_cached", "KV blocks that only the cache holds"),
-            kv_blocks: names.gauge("tgi_kv_cache_blocks", "KV blocks in all"),
-            kv_usage: names.gauge("tgi_kv_cache_usage", "Part of the KV blocks that requests hold, 0 to 1"),
             tokens_sampled: names.counter("tgi_tokens_sampled", "Tokens sampled by the shards"),
-            preemptions: names.counter("tgi_preemptions", "Times that a request gave its memory back"),
-            engine_ready: names.gauge("tgi_engine_ready", "1 while the shards answer, else 0"),
             sleep_level: names
                 .gauge("tgi_sleep_level", "0 while the shards are awake, else how deep they sleep: 1 or 2"),
             shard_restarts: names
                 .counter("tgi_shard_restarts", "Times that the shards came back after a loss"),
             router_restarts: names
                 .gauge("tgi_router_restarts", "Times that the launcher restarted the router"),
-            replays: names.counter(
-                "tgi_request_replays",
-                "Times that a request was computed again after a loss of the shards",
-            ),
-            computed_tokens: names.counter("tgi_computed_tokens", "Token positions computed by the shards"),
-            cache_query_tokens: names.counter("tgi_prefix_cache_query_tokens", "Tokens of admitted requests"),
-            cache_hit_tokens: names.counter("tgi_prefix_cache_hit_tokens", "Of those, found in the cache"),
-            drafted_tokens: names.counter("tgi_speculation_drafted_tokens", "Tokens drafted"),
-            accepted_tokens: names
-                .counter("tgi_speculation_accepted_tokens", "Of those, the tokens that were chosen"),
             step_count: names.counter("tgi_step_count", "Steps answered by the shards"),
             adapters: AdapterMetrics::new(Arc::clone(&recorder)),
             replicas: ReplicaMetrics::new(recorder),
