@@ -154,7 +154,7 @@ impl AssistantWriter {
 
     /// The delta for more text; `is_last` if no more text follows. It may be empty while a marker of the format is
     /// incomplete.
-    pub fn delta(&mut self, text: &str, is_last: bool) -> Delta {
+    pub fn delta(&mut self, text: impl Into<String>, is_last: bool) -> Delta {
         let mut delta = Delta::default();
         let mut events = self.parser.push(text);
         if is_last {
@@ -203,8 +203,8 @@ impl AssistantWriter {
 
     fn add(&mut self, event: ReplyEvent, delta: &mut Delta) {
         match event {
-            ReplyEvent::Text(text) => delta.content.get_or_insert_default().push_str(&text),
-            ReplyEvent::Reasoning(text) => delta.reasoning_content.get_or_insert_default().push_str(&text),
+            ReplyEvent::Text(text) => append(&mut delta.content, text),
+            ReplyEvent::Reasoning(text) => append(&mut delta.reasoning_content, text),
             ReplyEvent::Call { name } => {
                 self.drops_call = self.is_one_call && self.num_calls > 0;
                 if !self.drops_call {
@@ -269,6 +269,14 @@ impl AssistantWriter {
         } else {
             format!("call_{:024x}", random >> 32)
         }
+    }
+}
+
+/// The first piece is moved, not copied: mostly there is one.
+fn append(text: &mut Option<String>, more: String) {
+    match text {
+        Some(text) => text.push_str(&more),
+        None => *text = Some(more),
     }
 }
 
@@ -418,7 +426,7 @@ mod tests {
             let mut streamed = writer(ToolFormat::Hermes);
             let mut arguments = String::new();
             for (at, c) in written.char_indices() {
-                let delta = streamed.delta(&c.to_string(), at + c.len_utf8() == written.len());
+                let delta = streamed.delta(c, at + c.len_utf8() == written.len());
                 arguments.extend(delta.tool_calls.into_iter().map(|call| call.called.into_parts().1));
             }
             for finish in [Finish::Stop, Finish::EndOfSequence] {
@@ -447,7 +455,7 @@ mod tests {
         let mut writer = AssistantWriter::new(format);
         let chars: Vec<char> = reply.chars().collect();
         let pieces = chars.chunks(size).map(|piece| piece.iter().collect::<String>());
-        let mut calls: Vec<_> = pieces.flat_map(|piece| writer.delta(&piece, false).tool_calls).collect();
+        let mut calls: Vec<_> = pieces.flat_map(|piece| writer.delta(piece, false).tool_calls).collect();
         calls.extend(writer.delta("", true).tool_calls);
         calls
     }

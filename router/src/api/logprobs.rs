@@ -170,7 +170,7 @@ impl TextLogprobs {
 
     /// The log probabilities of the text of a whole reply.
     pub fn of_whole(mut self, mut writer: AssistantWriter, tokens: &[TextToken]) -> Vec<ChatTokenLogprob> {
-        tokens.iter().flat_map(|token| self.next(token, &writer.delta(&token.delta, false))).collect()
+        tokens.iter().flat_map(|token| self.next(token, &writer.delta(token.delta.as_str(), false))).collect()
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) trait Replies: Sized {
     const FORMAT: StreamFormat = StreamFormat::Events;
 
     /// Writes a stream.
-    type Encoder: Encoder<Line: Into<Frame>> + Send + 'static;
+    type Encoder: Encoder<Line = Frame> + Send + 'static;
 
     /// Headers beside those that every dialect has.
     fn headers(&self) -> HeaderMap {

@@ -23,9 +23,9 @@ pub fn respond<E>(
     headers: HeaderMap,
 ) -> Response
 where
-    E: Encoder<Line: Into<Frame>>,
+    E: Encoder<Line = Frame>,
 {
     let lines = lines(sequences, encoder, guard, shutdown);
-    let lines = lines.map(|line| Ok::<_, Infallible>(line.into().into_data() + "\n"));
+    let lines = lines.map(|line| Ok::<_, Infallible>(line.into_line()));
     streaming_response(Body::from_stream(lines), "application/x-ndjson", headers)
 }

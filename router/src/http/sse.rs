@@ -18,46 +18,52 @@ use crate::observe::metrics::RequestGuard;
 /// After this time without an event a comment is sent, so that proxies keep the connection during a long prefill.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+/// What stands before the data of an event, and behind it.
+const DATA: &[u8] = b"data: ";
+const END: &[u8] = b"\n\n";
 
-/// One event of a stream: a line of data and, in some dialects, a name.
+/// One event of a stream, as it is sent: a line of data and, in some dialects, a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    name: Option<&'static str>,
-    data: String,
+    bytes: Vec<u8>,
+    /// Where the data begins, which ends before the empty line.
+    data_from: usize,
 }
 
 impl Frame {
-    /// An event with a name, which the `event:` line holds.
-    pub fn named(name: &'static str, data: String) -> Self {
-        Self { name: Some(name), data }
+    /// An event whose data is this value as JSON.
+    pub fn json(value: &impl Serialize) -> Self {
+        Self::begun(Vec::new(), value)
     }
 
-    /// The data alone, for streams of another format.
-    pub fn into_data(self) -> String {
-        self.data
+    /// The same with a name, which the `event:` line holds.
+    pub fn named(name: &str, value: &impl Serialize) -> Self {
+        Self::begun([b"event: ", name.as_bytes(), b"\n"].concat(), value)
     }
-}
 
-#[cfg(test)]
-impl Frame {
-    pub(crate) fn data(&self) -> &str {
-        &self.data
+    /// An event whose data is no JSON, but one line of text.
+    pub fn text(line: &str) -> Self {
+        Self { bytes: [DATA, line.as_bytes(), END].concat(), data_from: DATA.len() }
     }
-}
 
-impl From<String> for Frame {
-    fn from(data: String) -> Self {
-        Self { name: None, data }
+    fn begun(mut bytes: Vec<u8>, value: &impl Serialize) -> Self {
+        bytes.extend_from_slice(DATA);
+        let data_from = bytes.len();
+        serde_json::to_writer(&mut bytes, value).expect("our own types have text keys only");
+        bytes.extend_from_slice(END);
+        Self { bytes, data_from }
     }
-}
 
-impl Frame {
-    /// Adds the event to what is sent.
-    fn write(&self, out: &mut Vec<u8>) {
-        if let Some(name) = self.name {
-            [b"event: ", name.as_bytes(), b"\n"].iter().for_each(|part| out.extend_from_slice(part));
-        }
-        [b"data: ", self.data.as_bytes(), b"\n\n"].iter().for_each(|part| out.extend_from_slice(part));
+    /// The data alone.
+    pub fn data(&self) -> &str {
+        let data = &self.bytes[self.data_from..self.bytes.len() - END.len()];
+        std::str::from_utf8(data).expect("it was written as text")
+    }
+
+    /// The data and the end of its line, for streams of another format.
+    pub(super) fn into_line(self) -> Bytes {
+        let end = self.bytes.len() - 1;
+        Bytes::from(self.bytes).slice(self.data_from..end)
     }
 }
 
@@ -70,9 +76,9 @@ pub fn respond<E>(
     headers: HeaderMap,
 ) -> Response
 where
-    E: Encoder<Line: Into<Frame>>,
+    E: Encoder<Line = Frame>,
 {
-    let events = batches(sequences, encoder, guard, shutdown).map(to_bytes);
+    let events = batches(sequences, encoder, guard, shutdown).map(joined);
     let body = Body::from_stream(with_comments(events).map(Ok::<_, Infallible>));
     streaming_response(body, "text/event-stream", headers)
 }
@@ -91,12 +97,13 @@ pub(super) fn streaming_response(body: Body, content_type: &'static str, headers
     response
 }
 
-/// The events of a batch, as they are sent.
-fn to_bytes(batch: Vec<impl Into<Frame>>) -> Bytes {
-    let frames = batch.into_iter().map(Into::into);
-    let mut bytes = Vec::new();
-    frames.for_each(|frame| frame.write(&mut bytes));
-    bytes.into()
+/// The events of a batch in one piece.
+fn joined(batch: Vec<Frame>) -> Bytes {
+    let joined = batch.into_iter().map(|frame| frame.bytes).reduce(|mut all, next| {
+        all.extend_from_slice(&next);
+        all
+    });
+    joined.unwrap_or_default().into()
 }
 
 /// The events, and a comment after each [`KEEP_ALIVE`] without one.
@@ -105,9 +112,4 @@ fn with_comments(events: impl Stream<Item = Bytes> + Send + 'static) -> impl Str
         let next = timeout(KEEP_ALIVE, events.next()).await.unwrap_or(Some(COMMENT));
         Some((next?, events))
     })
-}
-
-/// Writes a value as one line of JSON.
-pub fn to_line(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("our own types have text keys only")
 }

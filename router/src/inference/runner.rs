@@ -381,17 +381,16 @@ impl Inference {
         let generation = self.engine.submit(request).await.map_err(|refused| self.refusal(refused))?;
         let generation = generation.holding(prepared.adapter.clone());
         let context = TextStreamContext {
-            request: &prepared.request,
             shown: prepared.reply.shown.clone(),
             seed,
-            tokenizer: &self.tokenizer,
-            metrics: &self.metrics,
+            tokenizer: self.tokenizer.clone(),
+            metrics: self.metrics.clone(),
             adapter: prepared.adapter.as_ref().map(|adapter| Arc::clone(adapter.name())),
             trace: RequestTrace::current(),
             log: RequestLog::current(),
             arrived,
         };
-        Ok(TextStream::new(generation, &context))
+        Ok(TextStream::new(generation, &prepared.request, context))
     }
 
     /// The error for a refused request. An engine loop that has ended because the shards are lost refuses like one that

@@ -112,41 +112,32 @@ pub fn best_first(sequences: &mut [Generated]) {
 pub struct TextStream {
     /// `None` once it has ended.
     generation: Option<Generation>,
-    tokenizer: Tokenizer,
+    context: TextStreamContext,
     detokenizer: Detokenizer,
     visible: VisibleText,
     dialect: Dialect,
-    shown: Arc<HashSet<u32>>,
     shows_special_tokens: bool,
     includes_stop: bool,
     num_top: usize,
-    metrics: Metrics,
-    adapter: Option<Arc<str>>,
-    trace: Option<RequestTrace>,
-    log: Option<RequestLog>,
-    arrived: Instant,
     admitted: Instant,
     was_admitted: bool,
     /// Time from the arrival of the request to the first token.
     first_token: Option<Duration>,
     last_token: Option<Instant>,
-    seed: Option<u64>,
     times: SequenceTimes,
     finish: Option<Finish>,
 }
 
-/// What a stream needs beside its generation.
-pub struct TextStreamContext<'a> {
-    /// What was asked for.
-    pub request: &'a CheckedRequest,
+/// What a stream needs beside its generation and its request.
+pub struct TextStreamContext {
     /// Special tokens whose spelling is part of the text.
     pub shown: Arc<HashSet<u32>>,
     /// The seed that was sent, if tokens are drawn at random.
     pub seed: Option<u64>,
     /// For texts.
-    pub tokenizer: &'a Tokenizer,
+    pub tokenizer: Tokenizer,
     /// Counts every token.
-    pub metrics: &'a Metrics,
+    pub metrics: Metrics,
     /// The name of its adapter, under which its tokens are counted.
     pub adapter: Option<Arc<str>>,
     /// Records the end of the sequence.
@@ -159,27 +150,20 @@ pub struct TextStreamContext<'a> {
 
 impl TextStream {
     /// Reads a generation from its start.
-    pub fn new(generation: Generation, context: &TextStreamContext<'_>) -> Self {
+    pub fn new(generation: Generation, request: &CheckedRequest, context: TextStreamContext) -> Self {
         Self {
             generation: Some(generation),
-            tokenizer: context.tokenizer.clone(),
             detokenizer: Detokenizer::new(context.tokenizer.vocabulary().clone()),
-            visible: VisibleText::new(context.request.dialect, &context.request.ending),
-            dialect: context.request.dialect,
-            shown: context.shown.clone(),
-            shows_special_tokens: context.request.ending.shows_special_tokens,
-            includes_stop: context.request.ending.includes_stop,
-            num_top: context.request.num_top as usize,
-            metrics: context.metrics.clone(),
-            adapter: context.adapter.clone(),
-            trace: context.trace.clone(),
-            log: context.log.clone(),
-            arrived: context.arrived,
+            context,
+            visible: VisibleText::new(request.dialect, &request.ending),
+            dialect: request.dialect,
+            shows_special_tokens: request.ending.shows_special_tokens,
+            includes_stop: request.ending.includes_stop,
+            num_top: request.num_top as usize,
             admitted: Instant::now(),
             was_admitted: false,
             first_token: None,
             last_token: None,
-            seed: context.seed,
             times: SequenceTimes::default(),
             finish: None,
         }
@@ -239,15 +223,16 @@ impl TextStream {
         self.keep_time();
         self.times.accepted_tokens += u32::from(token.is_drafted);
         self.times.rejected_tokens += token.num_rejected;
-        let is_special = self.tokenizer.vocabulary().is_special(token.id);
+        let is_special = self.context.tokenizer.vocabulary().is_special(token.id);
         let is_cut = self.cuts(finish);
         let piece = if is_cut { String::new() } else { self.detokenizer.push(token.id) };
         let text = if is_special || is_cut {
-            self.tokenizer.vocabulary().token_text(token.id)
+            self.context.tokenizer.vocabulary().token_text(token.id)
         } else {
             piece.clone()
         };
-        let is_spelt = is_special && !is_cut && (self.shows_special_tokens || self.shown.contains(&token.id));
+        let is_spelt =
+            is_special && !is_cut && (self.shows_special_tokens || self.context.shown.contains(&token.id));
         let mut piece = if is_spelt { piece + &text } else { piece };
         if finish.is_some() {
             piece += &self.detokenizer.finish();
@@ -284,10 +269,10 @@ impl TextStream {
         match self.last_token.replace(now) {
             None => {
                 self.times.prefill = now - self.admitted;
-                self.first_token = Some(now - self.arrived);
-                self.metrics.record_first_token(now - self.arrived);
+                self.first_token = Some(now - self.context.arrived);
+                self.context.metrics.record_first_token(now - self.context.arrived);
             }
-            Some(last) => self.metrics.record_next_token(now - last),
+            Some(last) => self.context.metrics.record_next_token(now - last),
         }
         self.times.inference = now - self.admitted;
         self.times.generated_tokens += 1;
@@ -298,8 +283,8 @@ impl TextStream {
         self.generation = None;
         self.finish = Some(finish);
         self.times.inference = self.admitted.elapsed();
-        self.metrics.record_sequence(&self.times);
-        if let Some(trace) = &self.trace {
+        self.context.metrics.record_sequence(&self.times);
+        if let Some(trace) = &self.context.trace {
             trace.on_completed(self.times.generated_tokens, self.times.cached_tokens, finish.name());
         }
         let (text, matched) = self.visible.take();
@@ -309,16 +294,16 @@ impl TextStream {
             (_, None) => Some(MatchedStop::Token(last_id)),
         };
         let stop_string = matched.map(|matched| matched.text);
-        End { finish, stop_string, matched_stop, text, seed: self.seed, times: self.times }
+        End { finish, stop_string, matched_stop, text, seed: self.context.seed, times: self.times }
     }
 }
 
 impl Drop for TextStream {
     fn drop(&mut self) {
-        if let Some(adapter) = &self.adapter {
-            self.metrics.record_adapter_tokens(adapter, self.times.generated_tokens);
+        if let Some(adapter) = &self.context.adapter {
+            self.context.metrics.record_adapter_tokens(adapter, self.times.generated_tokens);
         }
-        let Some(log) = &self.log else { return };
+        let Some(log) = &self.context.log else { return };
         log.on_sequence(&SequenceUse {
             cached_tokens: self.times.cached_tokens,
             generated_tokens: self.times.generated_tokens,

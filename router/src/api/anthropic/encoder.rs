@@ -110,7 +110,7 @@ impl MessagesEncoder {
 
 fn frame(event: &'static str, mut data: Value) -> Frame {
     data["type"] = event.into();
-    Frame::named(event, data.to_string())
+    Frame::named(event, &data)
 }
 
 impl Encoder for MessagesEncoder {
@@ -121,15 +121,15 @@ impl Encoder for MessagesEncoder {
     }
 
     fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
-        let TextEvent::Token(token) = event else { return Vec::new() };
-        let delta = self.writer.delta(&token.delta, token.end.is_some());
+        let TextEvent::Token(mut token) = event else { return Vec::new() };
+        let delta = self.writer.delta(std::mem::take(&mut token.delta), token.end.is_some());
         let mut frames = self.delta(delta);
         frames.extend(token.end.iter().flat_map(|end| self.end(end)));
         frames
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        vec![Frame::named("error", errors::body(error, &self.request_id).to_string())]
+        vec![Frame::named("error", &errors::body(error, &self.request_id))]
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
         let chars: Vec<char> = reply.chars().collect();
         let mut frames = Vec::new();
         for piece in chars.chunks(size) {
-            let delta = encoder.writer.delta(&piece.iter().collect::<String>(), false);
+            let delta = encoder.writer.delta(piece.iter().collect::<String>(), false);
             frames.extend(encoder.delta(delta));
         }
         let delta = encoder.writer.delta("", true);

@@ -4,7 +4,7 @@ use super::errors;
 use super::response::{EventDetails, Head, TextEvent};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
-use crate::http::sse;
+use crate::http::sse::Frame;
 use crate::inference::text_stream;
 
 /// Writes the events of one request.
@@ -14,20 +14,20 @@ pub struct TextEncoder {
 }
 
 impl Encoder for TextEncoder {
-    type Line = String;
+    type Line = Frame;
 
     /// One event for each token that adds to the text, and with details for every token.
-    fn event(&mut self, _sequence: usize, event: text_stream::TextEvent) -> Vec<String> {
+    fn event(&mut self, _sequence: usize, event: text_stream::TextEvent) -> Vec<Frame> {
         let text_stream::TextEvent::Token(token) = event else { return Vec::new() };
         if token.delta.is_empty() && token.end.is_none() && !self.shows_details {
             return Vec::new();
         }
         let details = self.shows_details.then(|| EventDetails::of(&token));
         let event = TextEvent { head: self.head.clone(), text_output: token.delta, details };
-        vec![sse::to_line(&event)]
+        vec![Frame::json(&event)]
     }
 
-    fn error(&mut self, error: &Error) -> Vec<String> {
-        vec![errors::body(error).to_string()]
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
+        vec![Frame::json(&errors::body(error))]
     }
 }

@@ -4,7 +4,7 @@ use super::response::{InfillChunk, InfillResponse};
 use crate::api::openai::errors;
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
-use crate::http::sse;
+use crate::http::sse::Frame;
 use crate::inference::text_stream::{TextEvent, TextToken};
 
 /// An encoder of one sequence.
@@ -18,14 +18,14 @@ pub(super) struct InfillEncoder {
 }
 
 impl InfillEncoder {
-    fn token(&mut self, token: TextToken) -> Vec<String> {
+    fn token(&mut self, token: TextToken) -> Vec<Frame> {
         self.num_tokens += 1;
         if self.returns_tokens {
             self.tokens.push(token.id);
         }
         let mut lines = Vec::new();
         if !token.delta.is_empty() {
-            lines.push(sse::to_line(&InfillChunk {
+            lines.push(Frame::json(&InfillChunk {
                 index: 0,
                 content: token.delta,
                 tokens: std::mem::take(&mut self.tokens),
@@ -37,23 +37,23 @@ impl InfillEncoder {
         if let Some(end) = token.end {
             let (tokens, model) = (std::mem::take(&mut self.tokens), self.model.clone());
             let last = InfillResponse::new(String::new(), tokens, model, self.prompt_len, &end);
-            lines.push(sse::to_line(&last));
+            lines.push(Frame::json(&last));
         }
         lines
     }
 }
 
 impl Encoder for InfillEncoder {
-    type Line = String;
+    type Line = Frame;
 
-    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<String> {
+    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
         match event {
             TextEvent::Token(token) => self.token(token),
             TextEvent::Admitted | TextEvent::PromptLogprobs(_) => Vec::new(),
         }
     }
 
-    fn error(&mut self, error: &Error) -> Vec<String> {
-        vec![errors::event(error).to_string()]
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
+        vec![Frame::json(&errors::event(error))]
     }
 }

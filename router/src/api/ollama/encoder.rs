@@ -8,7 +8,7 @@ use crate::api::assistant::{AssistantWriter, Delta, ToolCallDelta};
 use crate::api::logprobs::{ChatLogprobs, ChatTokenLogprob};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
-use crate::http::sse;
+use crate::http::sse::Frame;
 use crate::inference::text_stream::{TextEvent, TextToken};
 use crate::text::tokenizer::Tokenizer;
 
@@ -68,15 +68,15 @@ impl LineEncoder {
         Part { text, thinking: delta.reasoning_content, calls, logprobs: Vec::new() }
     }
 
-    fn line(&self, part: Part, ending: Ending) -> String {
-        sse::to_line(&self.route.line(&self.model, part, ending))
+    fn line(&self, part: Part, ending: Ending) -> Frame {
+        Frame::json(&self.route.line(&self.model, part, ending))
     }
 
-    fn token(&mut self, token: TextToken) -> Vec<String> {
+    fn token(&mut self, mut token: TextToken) -> Vec<Frame> {
         if let Some((tokenizer, logprobs)) = &mut self.logprobs {
             logprobs.push(tokenizer.vocabulary(), &token);
         }
-        let delta = self.writer.delta(&token.delta, token.end.is_some());
+        let delta = self.writer.delta(std::mem::take(&mut token.delta), token.end.is_some());
         let mut part = self.part(delta, token.end.is_some());
         let mut lines = Vec::new();
         if !part.is_empty() {
@@ -97,16 +97,16 @@ impl LineEncoder {
 }
 
 impl Encoder for LineEncoder {
-    type Line = String;
+    type Line = Frame;
 
-    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<String> {
+    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
         match event {
             TextEvent::Token(token) => self.token(token),
             TextEvent::Admitted | TextEvent::PromptLogprobs(_) => Vec::new(),
         }
     }
 
-    fn error(&mut self, error: &Error) -> Vec<String> {
-        vec![errors::body(error).to_string()]
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
+        vec![Frame::json(&errors::body(error))]
     }
 }

@@ -38,7 +38,7 @@ impl ResponsesEncoder {
         data["type"] = event.into();
         data["sequence_number"] = self.num_events.into();
         self.num_events += 1;
-        Frame::named(event, data.to_string())
+        Frame::named(event, &data)
     }
 
     /// An event with the whole response.
@@ -193,8 +193,8 @@ impl Encoder for ResponsesEncoder {
     }
 
     fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
-        let TextEvent::Token(token) = event else { return Vec::new() };
-        let delta = self.writer.delta(&token.delta, token.end.is_some());
+        let TextEvent::Token(mut token) = event else { return Vec::new() };
+        let delta = self.writer.delta(std::mem::take(&mut token.delta), token.end.is_some());
         let logprobs = self.logprobs.as_mut().map(|logprobs| logprobs.next(&token, &delta));
         let mut frames = self.delta(delta, logprobs.unwrap_or_default());
         frames.extend(token.end.iter().flat_map(|end| self.end(end)));
@@ -230,7 +230,7 @@ mod tests {
             let chars: Vec<char> = reply.chars().collect();
             let mut frames = Vec::new();
             for piece in chars.chunks(size) {
-                let delta = encoder.writer.delta(&piece.iter().collect::<String>(), false);
+                let delta = encoder.writer.delta(piece.iter().collect::<String>(), false);
                 frames.extend(encoder.delta(delta, Vec::new()));
             }
             let delta = encoder.writer.delta("", true);

@@ -4,7 +4,7 @@ use super::response_writer::ResponseWriter;
 use super::{DisplayOptions, errors};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
-use crate::http::sse;
+use crate::http::sse::Frame;
 use crate::inference::Prepared;
 use crate::inference::text_stream::TextEvent;
 use crate::text::tokenizer::Tokenizer;
@@ -19,9 +19,9 @@ pub(super) struct TgiEncoder {
 }
 
 impl Encoder for TgiEncoder {
-    type Line = String;
+    type Line = Frame;
 
-    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<String> {
+    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
         let TextEvent::Token(token) = event else { return Vec::new() };
         self.num_tokens += 1;
         let writer = ResponseWriter {
@@ -30,10 +30,10 @@ impl Encoder for TgiEncoder {
             full_text_of: if self.display.full_text == Some(true) { &self.inputs } else { "" },
             display: self.display,
         };
-        vec![sse::to_line(&writer.event(self.num_tokens, token))]
+        vec![Frame::json(&writer.event(self.num_tokens, token))]
     }
 
-    fn error(&mut self, error: &Error) -> Vec<String> {
-        vec![errors::body(error).to_string()]
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
+        vec![Frame::json(&errors::body(error))]
     }
 }

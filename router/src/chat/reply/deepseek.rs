@@ -72,7 +72,7 @@ impl ToolParser for DeepSeekParser {
                 self.prose.push(&held, out);
                 self.prose.finish(out);
             }
-            State::Head(head) => out.text(head),
+            State::Head(head) => out.text(head.as_str()),
             State::Arguments(_) | State::Closing(_) => {}
         }
     }

@@ -21,27 +21,27 @@ pub enum ReplyEvent {
 pub(super) struct Events(Vec<ReplyEvent>);
 
 impl Events {
-    pub fn text(&mut self, more: &str) {
+    pub fn text(&mut self, more: impl AsRef<str> + Into<String>) {
         match self.0.last_mut() {
-            _ if more.is_empty() => {}
-            Some(ReplyEvent::Text(text)) => text.push_str(more),
-            _ => self.0.push(ReplyEvent::Text(more.to_owned())),
+            _ if more.as_ref().is_empty() => {}
+            Some(ReplyEvent::Text(text)) => text.push_str(more.as_ref()),
+            _ => self.0.push(ReplyEvent::Text(more.into())),
         }
     }
 
-    pub fn reasoning(&mut self, more: &str) {
+    pub fn reasoning(&mut self, more: impl AsRef<str> + Into<String>) {
         match self.0.last_mut() {
-            _ if more.is_empty() => {}
-            Some(ReplyEvent::Reasoning(text)) => text.push_str(more),
-            _ => self.0.push(ReplyEvent::Reasoning(more.to_owned())),
+            _ if more.as_ref().is_empty() => {}
+            Some(ReplyEvent::Reasoning(text)) => text.push_str(more.as_ref()),
+            _ => self.0.push(ReplyEvent::Reasoning(more.into())),
         }
     }
 
-    pub fn arguments(&mut self, more: &str) {
+    pub fn arguments(&mut self, more: impl AsRef<str> + Into<String>) {
         match self.0.last_mut() {
-            _ if more.is_empty() => {}
-            Some(ReplyEvent::Arguments(text)) => text.push_str(more),
-            _ => self.0.push(ReplyEvent::Arguments(more.to_owned())),
+            _ if more.as_ref().is_empty() => {}
+            Some(ReplyEvent::Arguments(text)) => text.push_str(more.as_ref()),
+            _ => self.0.push(ReplyEvent::Arguments(more.into())),
         }
     }
 

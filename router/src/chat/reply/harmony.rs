@@ -39,8 +39,8 @@ impl HarmonyReader {
         Self { state: State::Header, header: String::new(), is_harmony: false, watch: header_watch() }
     }
 
-    pub fn push(&mut self, text: &str, out: &mut Events) {
-        let mut rest = Some(text.to_owned());
+    pub fn push(&mut self, text: String, out: &mut Events) {
+        let mut rest = Some(text);
         while let Some(text) = rest {
             let seen = self.watch.push(&text);
             self.read(&seen.before, out);

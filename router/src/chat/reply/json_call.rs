@@ -206,7 +206,7 @@ impl CallScanner {
         self.is_emitted = true;
         self.raw.clear();
         if let Some(arguments) = &mut self.arguments {
-            out.arguments(&std::mem::take(arguments));
+            out.arguments(std::mem::take(arguments));
         }
     }
 

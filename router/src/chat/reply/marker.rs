@@ -61,7 +61,7 @@ impl Prose {
         let text = if self.after_call && self.blank.is_empty() { text.trim_start() } else { text };
         let trimmed = text.trim_end();
         if !trimmed.is_empty() {
-            out.text(&std::mem::take(&mut self.blank));
+            out.text(std::mem::take(&mut self.blank));
             out.text(trimmed);
             self.after_call = false;
         }
@@ -75,7 +75,7 @@ impl Prose {
 
     /// Blanks after a call are dropped, those after text are part of it.
     pub fn finish(&mut self, out: &mut Events) {
-        out.text(&std::mem::take(&mut self.blank));
+        out.text(std::mem::take(&mut self.blank));
     }
 }
 

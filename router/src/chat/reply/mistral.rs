@@ -53,7 +53,7 @@ impl ToolParser for MistralParser {
                 Some(rest.to_owned())
             }
             State::List(calls) => {
-                calls.push(text, out);
+                calls.push(text.to_owned(), out);
                 None
             }
             State::Name(name) => {
@@ -83,7 +83,7 @@ impl ToolParser for MistralParser {
                 self.prose.finish(out);
             }
             State::List(calls) => calls.finish(out),
-            State::Name(name) => out.text(name),
+            State::Name(name) => out.text(name.as_str()),
             State::Opened | State::Arguments(_) => {}
         }
     }

@@ -52,7 +52,7 @@ impl PythonicParser {
                 return (rest.to_owned(), emitted, false);
             };
             out.call(name.to_owned());
-            out.arguments(&Value::Object(arguments).to_string());
+            out.arguments(Value::Object(arguments).to_string());
             emitted = true;
             rest = &start[len..];
         }

@@ -1,7 +1,5 @@
 //! Reasoning between `<think>` and `</think>`, before the rest of a reply.
 
-use std::borrow::Cow;
-
 use super::events::Events;
 use super::format::Thinking;
 use super::marker::Watch;
@@ -39,16 +37,16 @@ impl ReasoningSplitter {
     }
 
     /// Reads a piece of text; returns the part that is not reasoning, if there is any.
-    pub fn push<'a>(&mut self, text: &'a str, out: &mut Events) -> Option<Cow<'a, str>> {
+    pub fn push(&mut self, text: String, out: &mut Events) -> Option<String> {
         match &mut self.state {
-            State::Over => Some(text.into()),
+            State::Over => Some(text),
             State::Begin(held) => {
-                held.push_str(text);
+                held.push_str(&text);
                 let held = held.clone();
-                self.begin(&held, out).map(Cow::Owned)
+                self.begin(&held, out)
             }
-            State::Thinking { .. } => self.read_reasoning(text, out).map(Cow::Owned),
-            State::Closed => self.rest(text).map(Cow::Owned),
+            State::Thinking { .. } => self.read_reasoning(&text, out),
+            State::Closed => self.rest(&text),
         }
     }
 
@@ -94,7 +92,7 @@ impl ReasoningSplitter {
         let text = if begun { text } else { text.trim_start() };
         let trimmed = text.trim_end();
         if !trimmed.is_empty() {
-            out.reasoning(&std::mem::take(&mut self.blank));
+            out.reasoning(std::mem::take(&mut self.blank));
             out.reasoning(trimmed);
         }
         let begun = begun || !trimmed.is_empty();

@@ -38,12 +38,12 @@ impl ReplyParser {
     }
 
     /// The events of one more piece of text.
-    pub fn push(&mut self, text: &str) -> Vec<ReplyEvent> {
+    pub fn push(&mut self, text: impl Into<String>) -> Vec<ReplyEvent> {
         match &mut self.reader {
-            Reader::Harmony(reader) => reader.push(text, &mut self.events),
+            Reader::Harmony(reader) => reader.push(text.into(), &mut self.events),
             Reader::Marked { reasoning, tools } => {
-                if let Some(rest) = reasoning.push(text, &mut self.events) {
-                    read(&rest, tools, &mut self.events);
+                if let Some(rest) = reasoning.push(text.into(), &mut self.events) {
+                    read(rest, tools, &mut self.events);
                 }
             }
         }
@@ -56,7 +56,7 @@ impl ReplyParser {
             Reader::Harmony(reader) => reader.finish(&mut self.events),
             Reader::Marked { reasoning, tools } => {
                 if let Some(rest) = reasoning.finish(&mut self.events) {
-                    read(&rest, tools, &mut self.events);
+                    read(rest, tools, &mut self.events);
                 }
                 if let Some(tools) = tools {
                     tools.finish(&mut self.events);
@@ -67,7 +67,7 @@ impl ReplyParser {
     }
 }
 
-fn read(text: &str, tools: &mut Option<Box<dyn ToolParser>>, events: &mut Events) {
+fn read(text: String, tools: &mut Option<Box<dyn ToolParser>>, events: &mut Events) {
     match tools {
         Some(tools) => tools.push(text, events),
         None => events.text(text),

@@ -8,8 +8,8 @@ pub(super) trait ToolParser: Send {
     fn step(&mut self, text: &str, out: &mut Events) -> Option<String>;
 
     /// Reads one more piece of text.
-    fn push(&mut self, text: &str, out: &mut Events) {
-        let mut rest = Some(text.to_owned());
+    fn push(&mut self, text: String, out: &mut Events) {
+        let mut rest = Some(text);
         while let Some(text) = rest.filter(|text| !text.is_empty()) {
             rest = self.step(&text, out);
         }

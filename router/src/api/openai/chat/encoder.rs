@@ -11,7 +11,7 @@ use crate::api::openai::{
 };
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
-use crate::http::sse;
+use crate::http::sse::Frame;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
 use crate::inference::text_stream::{MatchedStop, TextEvent, TextToken};
@@ -129,7 +129,7 @@ impl ChatEncoder {
         }
     }
 
-    fn chunk(&mut self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> String {
+    fn chunk(&mut self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> Frame {
         self.timed_chunk(choices, usage, None)
     }
 
@@ -138,15 +138,15 @@ impl ChatEncoder {
         choices: Vec<ChunkChoice>,
         usage: Option<Usage>,
         timings: Option<Timings>,
-    ) -> String {
+    ) -> Frame {
         let prompt_token_ids = self.prompt_token_ids.take();
         let usage = usage.or_else(|| self.display.stream_options.is_continuous().then_some(self.usage));
         let prompt = PromptDetails { prompt_token_ids, ..PromptDetails::default() };
-        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings, prompt })
+        Frame::json(&CompletionObject { head: &self.head, choices, usage, timings, prompt })
     }
 
     /// A chunk of one choice that is no token's.
-    fn opening(&mut self, index: usize, delta: ChunkDelta) -> String {
+    fn opening(&mut self, index: usize, delta: ChunkDelta) -> Frame {
         let choice = ChunkChoice {
             index,
             delta,
@@ -158,7 +158,7 @@ impl ChatEncoder {
         self.chunk(vec![choice], None)
     }
 
-    fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
+    fn token(&mut self, index: usize, mut token: TextToken) -> Vec<Frame> {
         self.usage.add_completion(1);
         let choice = &mut self.choices[index];
         if self.display.logprobs {
@@ -167,7 +167,7 @@ impl ChatEncoder {
         if self.display.prompt.token_ids {
             choice.token_ids.push(token.id);
         }
-        let mut delta = choice.writer.delta(&token.delta, token.end.is_some());
+        let mut delta = choice.writer.delta(std::mem::take(&mut token.delta), token.end.is_some());
         if !self.display.reasoning {
             delta.reasoning_content = None;
         }
@@ -206,9 +206,9 @@ fn nothing_new(writer: &AssistantWriter, is_call: bool) -> Delta {
 }
 
 impl Encoder for ChatEncoder {
-    type Line = String;
+    type Line = Frame;
 
-    fn begin(&mut self) -> Vec<String> {
+    fn begin(&mut self) -> Vec<Frame> {
         let text = |text: &str| Delta { content: Some(text.to_owned()), ..Delta::default() };
         let echo = (!self.display.echo.is_empty()).then(|| text(&self.display.echo));
         let num_opened = if self.is_call { 0 } else { self.choices.len() };
@@ -220,24 +220,24 @@ impl Encoder for ChatEncoder {
         chunks
     }
 
-    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String> {
+    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<Frame> {
         match event {
             TextEvent::Token(token) => self.token(sequence, token),
             TextEvent::Admitted | TextEvent::PromptLogprobs(_) => Vec::new(),
         }
     }
 
-    fn error(&mut self, error: &Error) -> Vec<String> {
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
         self.display.stream_options = StreamOptions::default();
-        vec![errors::event(error).to_string()]
+        vec![Frame::json(&errors::event(error))]
     }
 
-    fn end(&mut self) -> Vec<String> {
+    fn end(&mut self) -> Vec<Frame> {
         let mut lines = Vec::new();
         if self.display.stream_options.includes_usage() {
             lines.push(self.chunk(Vec::new(), Some(self.usage)));
         }
-        lines.push("[DONE]".to_owned());
+        lines.push(Frame::text("[DONE]"));
         lines
     }
 }

@@ -7,7 +7,7 @@ use crate::api::logprobs::CompletionLogprobs;
 use crate::api::openai::{CachedPrompt, CompletionObject, Head, PromptDetails, StreamOptions, Usage, errors};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
-use crate::http::sse;
+use crate::http::sse::Frame;
 use crate::http::state::AppState;
 use crate::inference::text_stream::{End, TextEvent, TextToken};
 use crate::text::tokenizer::Tokenizer;
@@ -57,7 +57,7 @@ impl CompletionEncoder {
         }
     }
 
-    fn chunk(&mut self, index: usize, text: String, end: Option<&End>) -> String {
+    fn chunk(&mut self, index: usize, text: String, end: Option<&End>) -> Frame {
         let choice = &mut self.choices[index];
         let logprobs = choice.logprobs.take();
         let token_ids = self.display.prompt.token_ids.then(|| std::mem::take(&mut choice.token_ids));
@@ -74,22 +74,22 @@ impl CompletionEncoder {
             prompt,
         }];
         let prompt = PromptDetails::default();
-        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings: None, prompt })
+        Frame::json(&CompletionObject { head: &self.head, choices, usage, timings: None, prompt })
     }
 
-    fn echo(&mut self, index: usize) -> String {
+    fn echo(&mut self, index: usize) -> Frame {
         let text = self.prompts[index / self.display.choices_per_prompt].echoed_text().to_owned();
         self.chunk(index, text, None)
     }
 
-    fn prompt_logprobs(&mut self, index: usize, scores: &[Option<PromptScore>]) -> Vec<String> {
+    fn prompt_logprobs(&mut self, index: usize, scores: &[Option<PromptScore>]) -> Vec<Frame> {
         let prompt = &self.prompts[index / self.display.choices_per_prompt];
         let logprobs = &mut self.choices[index].logprobs;
         prompt.score_echo(logprobs, self.tokenizer.vocabulary(), scores, self.display.num_top);
         vec![self.echo(index)]
     }
 
-    fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
+    fn token(&mut self, index: usize, token: TextToken) -> Vec<Frame> {
         if let Some(end) = &token.end {
             self.usage.add_cached(self.cached[index / self.display.choices_per_prompt].add(&end.times));
             if !self.display.only_scores {
@@ -115,17 +115,17 @@ impl CompletionEncoder {
 }
 
 impl Encoder for CompletionEncoder {
-    type Line = String;
+    type Line = Frame;
 
     /// Echoes the prompt. With log probabilities the echo is sent later, when those of the prompt are known.
-    fn begin(&mut self) -> Vec<String> {
+    fn begin(&mut self) -> Vec<Frame> {
         if !self.display.echo || self.display.logprobs {
             return Vec::new();
         }
         (0..self.choices.len()).map(|index| self.echo(index)).collect()
     }
 
-    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String> {
+    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<Frame> {
         match event {
             TextEvent::Admitted => Vec::new(),
             TextEvent::PromptLogprobs(logprobs) => self.prompt_logprobs(sequence, &logprobs),
@@ -133,12 +133,12 @@ impl Encoder for CompletionEncoder {
         }
     }
 
-    fn error(&mut self, error: &Error) -> Vec<String> {
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
         self.display.stream_options = StreamOptions::default();
-        vec![errors::event(error).to_string()]
+        vec![Frame::json(&errors::event(error))]
     }
 
-    fn end(&mut self) -> Vec<String> {
+    fn end(&mut self) -> Vec<Frame> {
         let mut lines = Vec::new();
         if self.display.stream_options.includes_usage() {
             let chunk: CompletionObject<'_, Choice> = CompletionObject {
@@ -148,9 +148,9 @@ impl Encoder for CompletionEncoder {
                 timings: None,
                 prompt: PromptDetails::default(),
             };
-            lines.push(sse::to_line(&chunk));
+            lines.push(Frame::json(&chunk));
         }
-        lines.push("[DONE]".to_owned());
+        lines.push(Frame::text("[DONE]"));
         lines
     }
 }

@@ -185,7 +185,7 @@ impl Session {
         let mut last = Utf8Bytes::default();
         while let Some(batch) = channel.work(events.next()).await? {
             for frame in batch {
-                last = Utf8Bytes::from(frame.into_data());
+                last = Utf8Bytes::from(frame.data());
                 channel.send(last.clone()).await?;
             }
         }
