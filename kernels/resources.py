@@ -114,11 +114,12 @@ def _draw_params(num_rows: int) -> ops.DrawParams:
 
 
 def _experts(num_tokens: int, num_experts: int, top_k: int, dim: int, size: int, dtype: torch.dtype = BF16,
-             bias: bool = False, activate: Callable[[torch.Tensor], torch.Tensor] = ops.silu_mul) -> None:  # fmt: skip
+             bias: bool = False, activate: Callable[[torch.Tensor], torch.Tensor] = ops.silu_mul,
+             part: ops.ExpertPart | None = None) -> None:  # fmt: skip
     biases = [_tensor(num_experts, length, dtype=dtype) if bias else None for length in (2 * size, dim)]
     weights = [_tensor(num_experts, *shape, dtype=dtype) for shape in ((2 * size, dim), (dim, size))]
     x, chosen = _tensor(num_tokens, dim, dtype=dtype), _tensor(num_tokens, top_k, dtype=torch.float32)
-    ops.grouped_mlp(x, chosen.long(), chosen, *weights, activate, *biases)
+    ops.grouped_mlp(x, chosen.long(), chosen, *weights, activate, *biases, part=part)
 
 
 def _gpt_oss(num_tokens: int) -> None:
@@ -204,6 +205,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "experts of Mixtral, prefill": lambda: _experts(2048, 8, 2, 4096, 14336),
     "experts of Mixtral, fp32": lambda: _experts(64, 8, 2, 4096, 14336, torch.float32),
     "experts of Qwen3, decode": lambda: _experts(64, 128, 8, 2048, 768),
+    "a quarter of the experts of Qwen3": lambda: _experts(64, 32, 8, 2048, 768, part=ops.ExpertPart(32, 128)),
     "experts of Qwen3, 512 tokens": lambda: _experts(512, 128, 8, 2048, 768),
     "experts of Qwen3, prefill": lambda: _experts(4096, 128, 8, 2048, 768),
     "experts of gpt-oss, decode": lambda: _gpt_oss(64),

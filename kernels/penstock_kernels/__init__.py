@@ -15,6 +15,7 @@ from penstock_kernels.base.attention_spans import (
     Scoring,
 )
 from penstock_kernels.base.decay import Decay
+from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.base.input_norm import InputNorm
 from penstock_kernels.base.peers import Peers
 from penstock_kernels.base.quantized import Float8Grid, IntGroups, Matrix, Quantized, TableBlocks
@@ -67,6 +68,7 @@ __all__ = [
     "DrawParams",
     "EmbeddingTable",
     "EmbeddingWeights",
+    "ExpertPart",
     "Float8Grid",
     "FoundSpans",
     "InputNorm",

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from penstock_kernels import Routing, grouped_mlp, reference, route, silu_mul
+from penstock_kernels import ExpertPart, Routing, grouped_mlp, reference, route, silu_mul
 from penstock_kernels.native.grouped_linear import grouped_linear
 from penstock_kernels.native.recording import Arena, record
 
@@ -36,15 +36,35 @@ def test_a_row_of_no_group_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_recorded_step_takes_whichever_experts_are_chosen(dtype: torch.dtype) -> None:
+def test_a_row_of_a_group_that_is_elsewhere_becomes_zeros(dtype: torch.dtype) -> None:
+    x, weight = torch.randn(3, 16).to(dtype), torch.randn(6, 4, 16).to(dtype)
+    groups, part = torch.tensor([5, 0, 3, 2, 3, 1]), ExpertPart(2, 6)
+    output = torch.full((6, 7), 9.0, dtype=dtype)
+    found = grouped_linear(x, groups, weight[2:4].contiguous(), part=part, output=output[:, :4])
+    whole = grouped_linear(x, groups, weight)
+    assert torch.equal(found, torch.where(((groups == 2) | (groups == 3))[:, None], whole, 0.0))
+    assert output[:, 4:].eq(9.0).all()
+    assert grouped_linear(x, groups, weight[:0], part=part).eq(0.0).all()
+    for group in (-1, 6):
+        with pytest.raises(MemoryError, match="of no group"):
+            grouped_linear(x[:1], torch.tensor([group]), weight[2:4].contiguous(), part=part)
+
+
+@pytest.mark.parametrize("part", [None, ExpertPart(3, 8), ExpertPart(8, 8)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_recorded_step_takes_whichever_experts_are_chosen(
+    dtype: torch.dtype, part: ExpertPart | None
+) -> None:
     x, logits = torch.randn(4, 48).to(dtype), torch.randn(4, 8)
     correction, routing = torch.randn(8), Routing(True, 4, 2, True, 2.5)
-    gate_up, down = torch.randn(8, 2 * 32, 48).to(dtype), torch.randn(8, 48, 32).to(dtype)
+    count = 8 if part is None else min(2, part.total - part.first)
+    gate_up, down = torch.randn(count, 2 * 32, 48).to(dtype), torch.randn(count, 48, 32).to(dtype)
+    rest = gate_up, down, silu_mul, None, None, False, part
     results: list[torch.Tensor] = []
 
     def compute() -> None:
         weights, chosen = route(logits, 2, True, correction, routing)
-        results[:] = [grouped_mlp(x, chosen, weights, gate_up, down, silu_mul), weights, chosen]
+        results[:] = [grouped_mlp(x, chosen, weights, *rest), weights, chosen]
 
     recording = record(compute, Arena())
     for _ in range(3):
@@ -57,9 +77,7 @@ def test_a_recorded_step_takes_whichever_experts_are_chosen(dtype: torch.dtype) 
         torch.testing.assert_close(weights, wanted)
         for row in range(4):
             one = slice(row, row + 1)
-            assert torch.equal(
-                found[one], grouped_mlp(x[one], chosen[one], weights[one], gate_up, down, silu_mul)
-            )
-        expected = reference.grouped_mlp(x, chosen, weights, gate_up, down, silu_mul)
+            assert torch.equal(found[one], grouped_mlp(x[one], chosen[one], weights[one], *rest))
+        expected = reference.grouped_mlp(x, chosen, weights, *rest)
         rtol, atol = (3e-2, 0.5) if dtype != torch.float32 else (1e-4, 1e-3)
         torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)

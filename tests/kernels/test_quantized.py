@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from penstock_kernels import (
+    ExpertPart,
     Float8Grid,
     IntGroups,
     Quantized,
@@ -198,6 +199,14 @@ def test_experts_give_what_their_numbers_give() -> None:
             expected[token] += weights[token, place] * (dequantize(down[expert]) @ hidden)
     found = quantized_grouped_mlp(x, chosen, weights, gate_up, down, activate, bias)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    total = torch.zeros(5, dim)
+    for first, end in ((0, 1), (1, 1), (1, 3)):
+        mine, part = slice(first, end), ExpertPart(first, count)
+        rest = gate_up[mine], down[mine], activate, bias[mine]
+        total += quantized_grouped_mlp(x, chosen, weights, *rest, part=part)
+    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-3)
+    with pytest.raises(ValueError, match="3 experts are no"):
+        quantized_grouped_mlp(x, chosen, weights, gate_up, down, activate, part=ExpertPart(1, 3))
 
 
 def test_wrong_shapes_are_refused() -> None:

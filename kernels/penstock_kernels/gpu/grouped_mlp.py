@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.gpu.routing import ExpertTiles, expert_tiles
 from penstock_kernels.gpu.tiles import ProductTile, expert_tile
 
@@ -80,18 +81,31 @@ def _expert_linear_kernel(
     tl.store(out_ptrs, total.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_expert", "end_expert"])
 def _weighted_sum_kernel(
-    x_ptr, weight_ptr, out_ptr, TOP_K: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr,
+    weight_ptr,
+    id_ptr,
+    out_ptr,
+    first_expert,
+    end_expert,
+    TOP_K: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_PART: tl.constexpr,
 ):
-    """A token's experts, always in the order of its choices."""
+    """A token's experts, always in the order of its choices. Rows of experts that are elsewhere were not written."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < DIM
     total = tl.zeros([BLOCK], tl.float32)
     for choice in tl.static_range(TOP_K):
         pair = token * TOP_K + choice
-        x = tl.load(x_ptr + pair * DIM + columns, mask=mask, other=0.0).to(tl.float32)
+        is_here = mask
+        if IS_PART:
+            expert = tl.load(id_ptr + pair)
+            is_here = mask & (expert >= first_expert) & (expert < end_expert)
+        x = tl.load(x_ptr + pair * DIM + columns, mask=is_here, other=0.0).to(tl.float32)
         total += x * tl.load(weight_ptr + pair).to(tl.float32)
     tl.store(out_ptr + token * DIM + columns, total.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -106,15 +120,17 @@ def grouped_mlp(
     gate_up_bias: torch.Tensor | None,
     down_bias: torch.Tensor | None,
     invariant: bool,
+    part: ExpertPart | None = None,
 ) -> torch.Tensor:
-    if expert_ids.numel() == 0:
-        return torch.zeros_like(x)
     top_k, num_experts = expert_ids.shape[1], gate_up.shape[0]
-    tile = expert_tile(None if invariant else expert_ids.numel() // num_experts, x.element_size())
-    tiles = expert_tiles(expert_ids, num_experts, tile.rows)
+    if expert_ids.numel() == 0 or num_experts == 0:
+        return torch.zeros_like(x)
+    first, total = part or ExpertPart(0, num_experts)
+    tile = expert_tile(None if invariant else expert_ids.numel() // total, x.element_size())
+    tiles = expert_tiles(expert_ids, num_experts, tile.rows, first)
     hidden = activate(expert_linear(x, ExpertLayer(gate_up, gate_up_bias), tiles, tile, top_k))
     outputs = expert_linear(hidden, ExpertLayer(down, down_bias), tiles, tile, 1)
-    return _weighted_sum(outputs, expert_weights)
+    return _weighted_sum(outputs, expert_weights, expert_ids, range(first, first + num_experts), total)
 
 
 def expert_linear(
@@ -146,11 +162,23 @@ def expert_linear(
     return out
 
 
-def _weighted_sum(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def _weighted_sum(
+    x: torch.Tensor, weights: torch.Tensor, expert_ids: torch.Tensor, here: range, num_experts: int
+) -> torch.Tensor:
     (num_tokens, top_k), dim = weights.shape, x.shape[1]
     out = torch.empty((num_tokens, dim), dtype=x.dtype, device=x.device)
     block = min(_BLOCK, triton.next_power_of_2(dim))
     _weighted_sum_kernel[(num_tokens, triton.cdiv(dim, block))](
-        x, weights, out, TOP_K=top_k, DIM=dim, BLOCK=block, num_warps=4
+        x,
+        weights,
+        expert_ids,
+        out,
+        here.start,
+        here.stop,
+        TOP_K=top_k,
+        DIM=dim,
+        BLOCK=block,
+        IS_PART=len(here) < num_experts,
+        num_warps=4,
     )
     return out

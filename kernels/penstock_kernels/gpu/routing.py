@@ -74,17 +74,20 @@ def _route_kernel(
     tl.store(id_ptr + places, ids.to(tl.int64), mask=chosen)
 
 
-@triton.jit(do_not_specialize=["num_pairs"], do_not_specialize_on_alignment=["id_ptr"])
-def _sort_pairs_kernel(id_ptr, start_ptr, order_ptr, num_pairs, BLOCK: tl.constexpr):
-    """One expert: where its pairs begin, which is how many have smaller ids; then its pairs, in order."""
-    expert = tl.program_id(0)
+@triton.jit(do_not_specialize=["num_pairs", "first_expert"], do_not_specialize_on_alignment=["id_ptr"])
+def _sort_pairs_kernel(id_ptr, start_ptr, order_ptr, num_pairs, first_expert, BLOCK: tl.constexpr):
+    """One expert: where its pairs begin, which is how many have smaller ids; then its pairs, in order. The last program
+    finds where those of the last expert end."""
+    expert = first_expert + tl.program_id(0)
     before = tl.zeros([BLOCK], tl.int32)
     for first in range(0, num_pairs, BLOCK):
         pairs = first + tl.arange(0, BLOCK)
         ids = tl.load(id_ptr + pairs, mask=pairs < num_pairs, other=2**30)
         before += (ids < expert).to(tl.int32)
     place = tl.sum(before, axis=0)
-    tl.store(start_ptr + expert, place)
+    tl.store(start_ptr + tl.program_id(0), place)
+    if tl.program_id(0) == tl.num_programs(0) - 1:
+        return
     for first in range(0, num_pairs, BLOCK):
         pairs = first + tl.arange(0, BLOCK)
         ids = tl.load(id_ptr + pairs, mask=pairs < num_pairs, other=2**30)
@@ -108,7 +111,7 @@ def _expert_tiles_kernel(
     tiles = tl.program_id(0) * BLOCK_TILES + tl.arange(0, BLOCK_TILES)
     experts = tl.arange(0, BLOCK_EXPERTS)
     starts = tl.load(start_ptr + experts, mask=experts < NUM_EXPERTS, other=num_pairs)
-    ends = tl.load(start_ptr + experts + 1, mask=experts + 1 < NUM_EXPERTS, other=num_pairs)
+    ends = tl.load(start_ptr + experts + 1, mask=experts < NUM_EXPERTS, other=num_pairs)
     counts = (ends - starts + ROWS - 1) // ROWS
     end_tiles = tl.cumsum(counts, axis=0)
     # The expert of a tile is the number of those that end before it.
@@ -154,18 +157,21 @@ def route(
     return Routes(weights, ids)
 
 
-def expert_tiles(expert_ids: torch.Tensor, num_experts: int, rows: int) -> ExpertTiles:
-    """expert_ids: [num_tokens, top_k] integers, contiguous, not empty; a pair with one below 0 is in no tile.
+def expert_tiles(expert_ids: torch.Tensor, num_experts: int, rows: int, first_expert: int = 0) -> ExpertTiles:
+    """Of the experts from the first on, which tiles count from 0.
 
-    Neither launch nor shape depends on them.
+    expert_ids: [num_tokens, top_k] integers, contiguous, not empty; a pair with another is in no tile, and its place in
+    `order` is not written. Neither launch nor shape depends on them.
     """
     num_pairs, device = expert_ids.numel(), expert_ids.device
     num_tiles = min(num_pairs, triton.cdiv(num_pairs, rows) + num_experts)
-    starts = torch.empty(num_experts, dtype=torch.int32, device=device)
+    starts = torch.empty(num_experts + 1, dtype=torch.int32, device=device)
     order = torch.empty(num_pairs, dtype=torch.int32, device=device)
     tiles = torch.empty((num_tiles, 3), dtype=torch.int32, device=device)
     block = _FEW_PAIRS if num_pairs <= _FEW_PAIRS else _MANY_PAIRS
-    _sort_pairs_kernel[(num_experts,)](expert_ids, starts, order, num_pairs, BLOCK=block, num_warps=4)
+    _sort_pairs_kernel[(num_experts + 1,)](
+        expert_ids, starts, order, num_pairs, first_expert, BLOCK=block, num_warps=4
+    )
     _expert_tiles_kernel[(triton.cdiv(num_tiles, _BLOCK_TILES),)](
         starts,
         tiles,

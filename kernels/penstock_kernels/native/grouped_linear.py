@@ -8,6 +8,7 @@ import ctypes
 
 import torch
 
+from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.native import linear
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, run
 
@@ -18,7 +19,8 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "groups", "weight", "bias", "output")),
         *((name, ctypes.c_int64) for name in ("x_stride", "output_stride", "num_rows")),
-        *((name, ctypes.c_int64) for name in ("num_groups", "len", "num_columns")),
+        *((name, ctypes.c_int64) for name in ("num_groups", "first_group", "total_groups")),
+        *((name, ctypes.c_int64) for name in ("len", "num_columns")),
         *((name, ctypes.c_int32) for name in ("repeats", "dtype", "num_threads", "max_lanes", "is_paired")),
     )
 
@@ -30,16 +32,18 @@ def grouped_linear(
     bias: torch.Tensor | None = None,
     max_lanes: int = 0,
     output: torch.Tensor | None = None,
+    part: ExpertPart | None = None,
 ) -> torch.Tensor:
     """`x[i // repeats] @ weight[groups[i]].T + bias[groups[i]]` for each row i.
 
     x: [num_rows / repeats, len], rows of it may lie apart; groups: [num_rows] int64; weight: [num_groups, num_columns,
     len] and bias [num_groups, num_columns], contiguous. `max_lanes` as in `paged_attention`. `output`: where the result
-    is to be, rows of it may lie apart.
+    is to be, rows of it may lie apart. `part`: which of all groups these are; a row of another becomes zeros.
     """
     num_groups, num_columns, length = weight.shape
     if output is None:
         output = torch.empty(len(groups), num_columns, dtype=x.dtype)
+    first, total = part or ExpertPart(0, num_groups)
     call = _Call(
         x.data_ptr(),
         groups.data_ptr(),
@@ -50,6 +54,8 @@ def grouped_linear(
         output.stride(0),
         len(groups),
         num_groups,
+        first,
+        total,
         length,
         num_columns,
         len(groups) // max(len(x), 1),

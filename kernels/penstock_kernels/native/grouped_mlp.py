@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from penstock_kernels import reference
+from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.native import linear as native
 from penstock_kernels.native.grouped_linear import grouped_linear
 from penstock_kernels.native.library import DTYPES, library
@@ -26,18 +27,19 @@ def grouped_mlp(
     gate_up_bias: torch.Tensor | None,
     down_bias: torch.Tensor | None,
     invariant: bool,
+    part: ExpertPart | None = None,
 ) -> torch.Tensor:
     """As the op."""
     biases = gate_up_bias, down_bias
     # Where PyTorch multiplies many rows faster, it does so expert by expert.
     if not all(native.takes(x, matrix.shape[2], invariant) for matrix in (gate_up, down)):
-        rest = activate, *biases, invariant, multiply
+        rest = activate, *biases, invariant, part, multiply
         return reference.grouped_mlp(x, expert_ids, expert_weights, gate_up, down, *rest)
     flat = expert_ids.flatten().to(torch.int64)
     if not len(flat):
         return torch.zeros_like(x)
-    hidden = activate(grouped_linear(x, flat, gate_up, gate_up_bias))
-    found = grouped_linear(hidden, flat, down, down_bias)
+    hidden = activate(grouped_linear(x, flat, gate_up, gate_up_bias, part=part))
+    found = grouped_linear(hidden, flat, down, down_bias, part=part)
     return sum_of_choices(found, expert_weights)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from penstock_kernels import reference
+from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.base.quantized import (
     INPUT_BLOCK,
     Float8Grid,
@@ -175,11 +176,12 @@ def quantized_grouped_mlp(
     gate_up_bias: torch.Tensor | None,
     down_bias: torch.Tensor | None,
     invariant: bool,
+    part: ExpertPart | None = None,
 ) -> torch.Tensor:
     """As the op: the reference, with products in C."""
     biases = gate_up_bias, down_bias
     return reference.quantized_grouped_mlp(
-        x, expert_ids, expert_weights, gate_up, down, activate, *biases, invariant, _multiply
+        x, expert_ids, expert_weights, gate_up, down, activate, *biases, invariant, part, _multiply
     )
 
 

@@ -6,6 +6,7 @@ import torch
 
 from penstock_kernels import table
 from penstock_kernels.base.checks import require, require_same_dtype
+from penstock_kernels.base.expert_part import ExpertPart
 
 
 def grouped_mlp(
@@ -18,6 +19,7 @@ def grouped_mlp(
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
     invariant: bool = False,
+    part: ExpertPart | None = None,
 ) -> torch.Tensor:
     """Sum over a token's experts of `weight * down(activate(gate_up(x)))`.
 
@@ -27,15 +29,22 @@ def grouped_mlp(
     Without gates gate_up has size rows for each expert, and `activate` keeps the shape.
     Tokens are sorted by expert, so that each expert's weights are read once for all of its tokens; on a GPU the device
     sorts, and neither launches nor shapes depend on what was chosen. A token's result does not depend on the order, and
-    with `invariant` not on the other tokens either.
+    with `invariant` not on the other tokens either. `part`: which of all experts these are, where ranks have some each:
+    `expert_ids` are below `part.total`, and what others would add is left out.
     """
     _check(x, expert_ids, expert_weights, gate_up, down)
+    check_part("grouped_mlp", part, len(gate_up))
     for name, bias, weight in (("gate_up", gate_up_bias, gate_up), ("down", down_bias, down)):
         if bias is not None:
             _check_bias(name, bias, weight)
     return table.grouped_mlp(
-        x, expert_ids, expert_weights, gate_up, down, activate, gate_up_bias, down_bias, invariant
+        x, expert_ids, expert_weights, gate_up, down, activate, gate_up_bias, down_bias, invariant, part
     )
+
+
+def check_part(op: str, part: ExpertPart | None, num_experts: int) -> None:
+    """Whether there can be so many experts of such a part."""
+    require(part is None or part.holds(num_experts), lambda: f"{op}: {num_experts} experts are no {part}")
 
 
 def _check(

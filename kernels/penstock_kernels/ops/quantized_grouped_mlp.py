@@ -6,7 +6,9 @@ import torch
 
 from penstock_kernels import table
 from penstock_kernels.base.checks import require
+from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.base.quantized import Matrix
+from penstock_kernels.ops.grouped_mlp import check_part
 
 
 def quantized_grouped_mlp(
@@ -19,12 +21,14 @@ def quantized_grouped_mlp(
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
     invariant: bool = False,
+    part: ExpertPart | None = None,
 ) -> torch.Tensor:
     """As `grouped_mlp`, but `gate_up` has the parts of every expert, together [2 * size, dim] (its gate and its up
     projection), and `down` a matrix [dim, size] of every expert."""
     _check(x, expert_ids, expert_weights, gate_up, down)
+    check_part("quantized_grouped_mlp", part, len(down))
     return table.quantized_grouped_mlp(
-        x, expert_ids, expert_weights, gate_up, down, activate, gate_up_bias, down_bias, invariant
+        x, expert_ids, expert_weights, gate_up, down, activate, gate_up_bias, down_bias, invariant, part
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.base.quantized import Matrix
 from penstock_kernels.reference.grouped_mlp import sum_of_experts
 from penstock_kernels.reference.quantized_linear import multiply
@@ -22,6 +23,7 @@ def quantized_grouped_mlp(
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
     invariant: bool = False,
+    part: ExpertPart | None = None,
     multiply: Multiply = multiply,
 ) -> torch.Tensor:
     def compute(expert: int, rows: torch.Tensor) -> torch.Tensor:
@@ -30,4 +32,4 @@ def quantized_grouped_mlp(
         hidden = activate(multiply(rows, gate_up[expert], gate_up_row, invariant))
         return multiply(hidden, (down[expert],), down_row, invariant)
 
-    return sum_of_experts(x, expert_ids, expert_weights, len(down), compute)
+    return sum_of_experts(x, expert_ids, expert_weights, len(down), compute, part)

@@ -1,5 +1,6 @@
 """Experts: the choice of them, the tiles of the sorted pairs, and the grouped products, against plain arithmetic."""
 
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +8,16 @@ from functools import partial
 import pytest
 import torch
 from closeness import DTYPES, assert_close
-from penstock_kernels import Routing, clamped_swiglu, gelu_mul, grouped_mlp, reference, route, silu_mul
+from penstock_kernels import (
+    ExpertPart,
+    Routing,
+    clamped_swiglu,
+    gelu_mul,
+    grouped_mlp,
+    reference,
+    route,
+    silu_mul,
+)
 from penstock_kernels.base.devices import runs_kernels
 
 Activate = Callable[[torch.Tensor], torch.Tensor]
@@ -125,9 +135,17 @@ class Layer:
         weights: torch.Tensor,
         activate: Activate = silu_mul,
         invariant: bool = False,
+        part: ExpertPart | None = None,
     ) -> torch.Tensor:
         layers = (self.gate_up, self.down, activate, self.gate_up_bias, self.down_bias)
-        return grouped_mlp(x, ids, weights, *layers, invariant)
+        return grouped_mlp(x, ids, weights, *layers, invariant, part)
+
+    def part(self, first: int, count: int) -> "Layer":
+        """Some of the experts."""
+        found = copy.copy(self)
+        for name, tensor in vars(self).items():
+            setattr(found, name, None if tensor is None else tensor[first : first + count].clone())
+        return found
 
     def exact(
         self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, activate: Activate
@@ -202,6 +220,63 @@ def test_a_token_that_is_not_finite_stays_alone(device: torch.device) -> None:
     x[4, 7] = torch.nan
     found = layer(x, ids, torch.rand(9, 2, device=device))
     assert found.isnan().all(1).tolist() == [row == 4 for row in range(9)]
+
+
+# Where ranks have some experts each: as many as this, from this one on. One has none, one has all.
+PARTS = [(0, 2), (2, 1), (3, 0), (3, 2)]
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
+def test_parts_of_the_experts_add_up_to_all(
+    choices: list[list[int]], dtype: torch.dtype, invariant: bool, device: torch.device
+) -> None:
+    layer = Layer(70, 40, dtype, device, True)
+    ids = torch.tensor(choices, dtype=torch.int64, device=device).view(len(choices), -1 if choices else 2)
+    x, weights = torch.randn(len(ids), 70, device=device).to(dtype), torch.rand(ids.shape, device=device)
+    total = torch.zeros(len(ids), 70, dtype=torch.float64, device=device)
+    for first, count in PARTS:
+        found = layer.part(first, count)(x, ids, weights, invariant=invariant, part=ExpertPart(first, 5))
+        of_part = weights * ((ids >= first) & (ids < first + count))
+        assert_close(found, layer.exact(x, ids, of_part, reference.silu_mul), slack=2)
+        assert found[of_part.sum(1) == 0].eq(0).all(), "nothing is added, to the last bit"
+        total += found.double()
+    whole = layer(x, ids, weights, invariant=invariant, part=ExpertPart(0, 5))
+    assert torch.equal(whole, layer(x, ids, weights, invariant=invariant))
+    assert_close(total.to(dtype), layer.exact(x, ids, weights, reference.silu_mul), slack=4)
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+@pytest.mark.parametrize("choices", list(CHOICES.values())[1:], ids=list(CHOICES)[1:])
+def test_tiles_of_a_part_hold_its_pairs_alone(
+    choices: list[list[int]], rows: int, device: torch.device
+) -> None:
+    if not runs_kernels(device):
+        pytest.skip("nothing is sorted")
+    from penstock_kernels.gpu.routing import expert_tiles
+
+    flat = [expert for token in choices for expert in token]
+    for first, count in PARTS:
+        if count:
+            found = expert_tiles(torch.tensor(choices, device=device), count, rows, first)
+            order, tiles = found.order.tolist(), found.tiles.tolist()
+            held = [
+                (expert + first, pair)
+                for expert, begin, end in tiles
+                if expert >= 0
+                for pair in order[begin:end]
+            ]
+            here = [(expert, pair) for pair, expert in enumerate(flat) if first <= expert < first + count]
+            assert held == sorted(here)
+
+
+def test_a_part_beyond_all_experts_is_refused(device: torch.device) -> None:
+    layer, x = Layer(20, 10, torch.float32, device, False), torch.randn(1, 20, device=device)
+    ids, weights = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.ones(1, 1, device=device)
+    for part in (ExpertPart(1, 5), ExpertPart(-1, 9), ExpertPart(0, 4)):
+        with pytest.raises(ValueError, match="grouped_mlp: 5 experts are no"):
+            layer(x, ids, weights, part=part)
 
 
 def test_a_captured_graph_holds_for_any_choice(device: torch.device) -> None:

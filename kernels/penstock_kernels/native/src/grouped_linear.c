@@ -17,6 +17,8 @@ typedef struct {
     int64_t output_stride;
     int64_t num_rows;
     int64_t num_groups;
+    int64_t first_group;  /* the number of the first of them among all */
+    int64_t total_groups; /* all: a row of one that is not here becomes zeros, and is multiplied by nothing */
     int64_t len;
     int64_t num_columns;
     int32_t repeats; /* so many rows that follow each other have the same numbers */
@@ -28,7 +30,7 @@ typedef struct {
 
 /* What a call needs beside: rows in the order of their groups, and what is made of them. */
 typedef struct {
-    int64_t *order;  /* [num_rows]: which row comes there */
+    int64_t *order;  /* [starts[num_groups]]: which row comes there */
     int64_t *starts; /* [num_groups + 1] */
     Linear *calls;   /* [num_groups], of groups with rows */
     Part *parts;
@@ -54,21 +56,37 @@ static int allocate(const Grouped *call, Work *work) {
     const int64_t row_size = call->is_paired ? 2 : 4;
     work->order = malloc(call->num_rows * sizeof *work->order);
     work->starts = calloc(call->num_groups + 1, sizeof *work->starts);
-    work->calls = malloc(call->num_groups * sizeof *work->calls);
-    work->parts = malloc(call->num_groups * sizeof *work->parts);
+    work->calls = malloc((call->num_groups + 1) * sizeof *work->calls);
+    work->parts = malloc((call->num_groups + 1) * sizeof *work->parts);
     work->rows = malloc(call->num_rows * call->len * row_size);
     work->results = malloc(call->num_rows * call->num_columns * number_size(call->dtype));
     return work->order && work->starts && work->calls && work->parts && work->rows && work->results;
 }
 
+/* The number of a row's group among those that are here; -1: it is elsewhere. */
+static int64_t group_of(const Grouped *call, int64_t row) {
+    const int64_t group = call->groups[row] - call->first_group;
+    return group < 0 || group >= call->num_groups ? -1 : group;
+}
+
+static void clear(const Grouped *call, int64_t row) {
+    const int64_t each = number_size(call->dtype);
+    memset((char *)call->output + row * call->output_stride * each, 0, call->num_columns * each);
+}
+
 /* Rows of the same group keep their order. 0: a row is of no group. */
 static int sort_rows(const Grouped *call, Work *work) {
     for (int64_t row = 0; row < call->num_rows; row++) {
-        if (call->groups[row] < 0 || call->groups[row] >= call->num_groups) return 0;
-        work->starts[call->groups[row] + 1]++;
+        if (call->groups[row] < 0 || call->groups[row] >= call->total_groups) return 0;
+        const int64_t group = group_of(call, row);
+        if (group < 0) clear(call, row);
+        else work->starts[group + 1]++;
     }
     for (int64_t group = 0; group < call->num_groups; group++) work->starts[group + 1] += work->starts[group];
-    for (int64_t row = 0; row < call->num_rows; row++) work->order[work->starts[call->groups[row]]++] = row;
+    for (int64_t row = 0; row < call->num_rows; row++) {
+        const int64_t group = group_of(call, row);
+        if (group >= 0) work->order[work->starts[group]++] = row;
+    }
     for (int64_t group = call->num_groups; group > 0; group--) work->starts[group] = work->starts[group - 1];
     work->starts[0] = 0;
     return 1;
@@ -123,14 +141,15 @@ int penstock_multiply_grouped(const Grouped *call) {
     Work work = {0};
     int failure = !allocate(call, &work);
     if (!failure && !sort_rows(call, &work)) failure = 2;
-    if (!failure && call->num_rows) {
+    const int64_t num_here = failure ? 0 : work.starts[call->num_groups];
+    if (num_here) {
 #pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-        for (int64_t place = 0; place < call->num_rows; place++) gather(call, &work, place);
+        for (int64_t place = 0; place < num_here; place++) gather(call, &work, place);
         for (int64_t group = 0; group < call->num_groups; group++)
             if (work.starts[group + 1] > work.starts[group]) add_group(call, &work, group);
         multiply_all(work.calls, work.num_calls);
 #pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-        for (int64_t place = 0; place < call->num_rows; place++) scatter(call, &work, place);
+        for (int64_t place = 0; place < num_here; place++) scatter(call, &work, place);
     }
     release(&work);
     return failure;
