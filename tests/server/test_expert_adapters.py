@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import family_models
 import pytest
 import thread_ranks
 import torch
@@ -45,6 +46,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 # As they were named when each expert had modules.
 MODULES = r".*experts\.\d+\.(gate_proj|up_proj|down_proj)|.*q_proj"
+# Of one rank, and of two with a slice of every expert or with whole ones.
+GROUPS = [(1, False), (2, False), (2, True)]
 Tensors = dict[str, torch.Tensor]
 
 
@@ -60,17 +63,34 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expect
     return make
 
 
-@pytest.mark.parametrize(("name", "size"), [(name, size) for name in CASES for size in (1, 2)])
+@pytest.mark.parametrize(
+    ("name", "size", "is_whole"),
+    [(name, *group) for name in CASES for group in GROUPS],
+)
 def test_rows_equal_the_merged_models(
-    name: str, size: int, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    size: int,
+    is_whole: bool,
+    expected: Callable[[str], Expected],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     want = expected(name)
-    with thread_ranks.engines(want.served.folder, size, monkeypatch, **SIZES) as ranks:
+    with thread_ranks.engines(
+        want.served.folder, size, monkeypatch, expert_parallel=is_whole, **SIZES
+    ) as ranks:
         ids = [load(rank, want.served) for rank in ranks]
         for seed in (None, 1):
             for rank in ranks:
                 rank.clear()
             check(thread_ranks.execute_on_all(ranks), want, ids[0], seed)
+
+
+def test_ranks_without_experts_have_adapters_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(family_models.CASES, "three", {"family": "mixtral", "num_local_experts": 3})
+    want = ask(save(tmp_path, "three", *CASES["mixtral"]))
+    with thread_ranks.engines(want.served.folder, 4, monkeypatch, expert_parallel=True, **SIZES) as ranks:
+        ids = [load(rank, want.served) for rank in ranks]
+        check(thread_ranks.execute_on_all(ranks), want, ids[0], seed=1)
 
 
 def with_inputs_as_outputs(pair: str, a: torch.Tensor, b: torch.Tensor, count: int) -> Tensors:
@@ -172,9 +192,13 @@ def weight_of(model: Any, module: str) -> torch.Tensor:
     return experts.gate_up_proj.data[number].chunk(2)[found[3] == "up_proj"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(("size", "is_whole"), GROUPS)
 def test_magnitudes_of_experts_equal_the_merged_model(
-    size: int, expected: Callable[[str], Expected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int,
+    is_whole: bool,
+    expected: Callable[[str], Expected],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(5)
     served = expected("qwen2_moe").served
@@ -182,7 +206,7 @@ def test_magnitudes_of_experts_equal_the_merged_model(
     plain = rewritten(served.adapters[0], tmp_path / "plain", by_module, 6, **options)
     adapters = [with_magnitudes(plain, tmp_path / "dora", served.model), served.adapters[1]]
     want = ask(served._replace(adapters=adapters))
-    with thread_ranks.engines(served.folder, size, monkeypatch, **SIZES) as ranks:
+    with thread_ranks.engines(served.folder, size, monkeypatch, expert_parallel=is_whole, **SIZES) as ranks:
         ids = [load(rank, want.served) for rank in ranks]
         check(thread_ranks.execute_on_all(ranks), want, ids[0], seed=6)
     file = tmp_path / "dora" / "adapter_model.safetensors"

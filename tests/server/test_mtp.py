@@ -155,10 +155,11 @@ def test_shared_blocks_chunks_and_ranks_change_nothing(made: Made, monkeypatch: 
     again = generate(execute, Told(), 1, tokens, start, 5, shared + own)
     assert (first.ids + again.ids)[:13] == expected.ids[:13]
     options = {"max_sequence_len": MAX_LEN, "drafter": "mtp", "is_poisoned": True}
-    with engines(made.folder, 2, monkeypatch, **options) as ranks:
-        told = generate(execute_on_all(ranks), Told(), 0, prompt(0), 0, 16, blocks, chunk=3)
-    assert told.ids[:16] == expected.ids[:16]
-    assert told.num_drafted > 0
+    for has_whole in (False, True):
+        with engines(made.folder, 2, monkeypatch, expert_parallel=has_whole, **options) as ranks:
+            told = generate(execute_on_all(ranks), Told(), 0, prompt(0), 0, 16, blocks, chunk=3)
+        assert told.ids[:16] == expected.ids[:16]
+        assert told.num_drafted > 0
 
 
 def test_what_has_no_such_layer_is_refused_by_name(

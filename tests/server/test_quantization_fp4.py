@@ -14,6 +14,7 @@ from quantized_checks import check_ranks, check_refusal, check_tokens, refusal
 from quantized_formats import Format, Made
 from quantized_models import Packer, Quantized, Tensors, change_settings, healthy, quantize
 from safetensors.torch import load_file, save_file
+from thread_ranks import engines
 
 NUMBERS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 # Inputs of all matrices are whole blocks, but those of a shard are not.
@@ -115,14 +116,17 @@ def model(made: Made) -> Callable[[str], Quantized]:
 
 @pytest.fixture(scope="module")
 def gpt_oss(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Quantized:
+    return published(saved_model, tmp_path_factory.mktemp("gpt_oss"), num_local_experts=4)
+
+
+def published(saved_model: Callable[..., Any], parent: Path, num_local_experts: int) -> Quantized:
     """As it was published: experts have 4 bits, all else 16."""
     torch.manual_seed(0)
-    options = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9, **SIZES}
-    of = healthy(saved_model, family="gpt_oss", **options)
+    options = {"num_local_experts": num_local_experts, "num_experts_per_tok": 2, "sliding_window": 9}
+    of = healthy(saved_model, family="gpt_oss", **options, **SIZES)
     skipped = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
     settings = {"quant_method": "mxfp4", "modules_to_not_convert": skipped}
-    folder = tmp_path_factory.mktemp("gpt_oss") / "model"
-    return quantize(of, folder, experts, settings, are_experts)
+    return quantize(of, parent / "model", experts, settings, are_experts)
 
 
 def test_gpt_oss_is_served_as_it_was_published(gpt_oss: Quantized, caplog: pytest.LogCaptureFixture) -> None:
@@ -138,6 +142,19 @@ def test_experts_may_be_cut_inside_a_block(
     size: int, gpt_oss: Quantized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_ranks(gpt_oss, size, monkeypatch)
+
+
+def test_experts_may_be_whole_or_on_other_ranks_alone(
+    gpt_oss: Quantized, saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_ranks(gpt_oss, 4, monkeypatch, expert_parallel=True)
+    # All that is quantized is on other ranks than the first.
+    few = published(saved_model, tmp_path, num_local_experts=3)
+    with engines(few.folder, 4, monkeypatch, expert_parallel=True) as ranks:
+        first: Any = ranks[0].model
+        assert first.layers[0].feed_forward.experts.gate_up_matrices == ()
+        assert len({rank.model.capturable for rank in ranks}) == 1
+    check_ranks(few, 4, monkeypatch, expert_parallel=True)
 
 
 def test_settings_of_modelopt_may_lie_in_a_file_of_their_own(

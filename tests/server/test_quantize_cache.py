@@ -129,6 +129,23 @@ def test_every_rank_keeps_its_part(
     assert [file.name for file in files_of(cache)] == ["rank-0.safetensors", "rank-1.safetensors"]
 
 
+def test_whole_experts_are_kept_beside_slices(
+    saved_model: Callable[..., Any],
+    cache: QuantizeCache,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    of = healthy(saved_model, family="qwen2_moe", **FAMILIES["qwen2_moe"][0])
+    for from_cache in (False, True):
+        for is_whole in (False, True):
+            options = {"quantize": "int4", "quantize_cache": cache, "expert_parallel": is_whole}
+            with engines(of, 2, monkeypatch, **options) as ranks:
+                told = [description_to_pb(rank.description) for rank in ranks]
+            assert [one.quantization.from_cache for one in told] == [from_cache] * 2
+            assert len({one.quantization.num_matrices for one in told}) == 1
+    assert [len(files_of(cache)), warnings(caplog)] == [4, []]
+
+
 def test_changed_files_are_noticed(folder: Path, cache: QuantizeCache) -> None:
     file = folder / "model.safetensors"
     _, before = answers(folder, quantize="int8", quantize_cache=cache)

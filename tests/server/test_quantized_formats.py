@@ -54,3 +54,5 @@ def test_experts_are_quantized_too(
     FORMATS[of].complete(name, made.folder)
     check_tokens(made)
     check_ranks(made, 4, monkeypatch)
+    # Whole experts: one or two on each rank.
+    check_ranks(made, 4, monkeypatch, expert_parallel=True)

@@ -22,19 +22,28 @@ ADMIT = pb.Admit(slot=3, token_ids=[5, 6, 7], prompt_len=3, block_ids=[5], sampl
 pytestmark = pytest.mark.timeout(400)
 
 
+EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 44, "norm_topk_prob": True}
+
+
 @pytest.mark.parametrize(
-    ("world_size", "options"),
+    ("world_size", "options", "flags"),
     [
-        (2, {"family": "qwen3", "tie_word_embeddings": True}),
-        (2, {"family": "qwen2"}),
-        (4, {"family": "llama", "attention_bias": True, "mlp_bias": True}),
+        (2, {"family": "qwen3", "tie_word_embeddings": True}, []),
+        (2, {"family": "qwen2"}, []),
+        (4, {"family": "llama", "attention_bias": True, "mlp_bias": True}, []),
+        (2, {"family": "qwen3_moe", **EXPERTS}, ["--expert-parallel=true"]),
     ],
 )
 def test_ranks_together_equal_transformers(
-    saved_model: Callable[..., Any], tmp_path: Path, world_size: int, options: dict[str, Any]
+    saved_model: Callable[..., Any],
+    tmp_path: Path,
+    world_size: int,
+    options: dict[str, Any],
+    flags: list[str],
 ) -> None:
     model = saved_model(**options)
-    with running_shards(model.folder, tmp_path, world_size) as shards:
+    with running_shards(model.folder, tmp_path, world_size, flags) as shards:
+        assert [shard.describe().expert_parallel for shard in shards] == [bool(flags)] * world_size
         assert len({shard.describe().num_blocks for shard in shards}) == 1
         sequences = [Sequence(prompt, 5, SamplingParams(prompt_logprobs=True)) for prompt in prompts(4)]
         sequences.append(Sequence([5, 6, 7], 5, SamplingParams(), Grammar("regex", "[0-9]+")))

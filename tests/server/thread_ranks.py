@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from driver import Execute, engine_config, opened_both
-from penstock_server.base.config import GroupConfig
+from penstock_server.base.config import GroupConfig, ServerConfig
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.plan import Plan
 from penstock_server.load.load_engine import load_engine
@@ -25,20 +25,29 @@ _TIMEOUT_S = 60.0
 def engines(
     folder: Path, size: int, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> Iterator[list[Engine]]:
-    """The engines of all ranks."""
+    """The engines of all ranks. The option `expert_parallel` is that of the group."""
+    expert_parallel = options.pop("expert_parallel", None)
     # Where one does not start, the others are not to wait for it as long as processes would.
     monkeypatch.setattr(distributed, "_LOAD_TIMEOUT_S", _TIMEOUT_S)
     with ThreadPoolExecutor(size) as pool, TemporaryDirectory() as meeting:
 
         def load(rank: int) -> Engine:
-            group = GroupConfig(rank, size, Path(meeting), _TIMEOUT_S)
-            config = replace(engine_config(folder, **options), group=group)
+            config = engine_config(folder, **options)
+            config = with_group(config, rank, size, Path(meeting), expert_parallel)
             return load_engine(config, *opened_both(config))
 
         ranks = list(pool.map(load, range(size)))
         yield ranks
         for rank in ranks:
             rank.close()
+
+
+def with_group(
+    config: ServerConfig, rank: int, size: int, meeting: Path, expert_parallel: bool | None
+) -> ServerConfig:
+    """The settings of a rank."""
+    group = GroupConfig(rank, size, meeting, _TIMEOUT_S, expert_parallel=expert_parallel)
+    return replace(config, group=group)
 
 
 def execute_on_all(ranks: list[Engine]) -> Execute:

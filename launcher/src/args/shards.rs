@@ -18,6 +18,16 @@ pub struct ShardArgs {
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub num_shard: Option<u32>,
 
+    /// Whole experts on each shard in place of a slice of every expert, of a model with experts
+    /// [default: only where slices of an expert would not be of the same size]
+    // vLLM's name.
+    #[arg(long, env, alias = "enable-expert-parallel", num_args = 0..=1, default_missing_value = "true", value_parser = boolean)]
+    pub expert_parallel: Option<bool>,
+
+    /// SGLang's way to say the same: 1, or all shards of a replica.
+    #[arg(long, hide = true, aliases = ["ep", "expert-parallel-size"], conflicts_with = "expert_parallel")]
+    pub ep_size: Option<u32>,
+
     /// `true` splits the model over every visible GPU, `false` uses one
     #[arg(long, env, num_args = 0..=1, default_missing_value = "true", value_parser = boolean)]
     pub sharded: Option<bool>,

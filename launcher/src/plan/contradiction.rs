@@ -23,6 +23,11 @@ pub enum PlanError {
     #[error("--sharded false contradicts --num-shard {asked}; drop one of the two")]
     ShardedOff { asked: u32 },
     #[error(
+        "--ep-size {asked} does not fit {ranks} shards: experts are divided among all shards of a replica \
+         (--expert-parallel true, as --ep-size {ranks}), or each expert is (--expert-parallel false, as --ep-size 1)"
+    )]
+    ExpertGroups { asked: u32, ranks: u32 },
+    #[error(
         "--max-input-tokens {input} must be less than --max-total-tokens {total}, which leaves room for the output"
     )]
     InputTooLong { input: u32, total: u32 },

@@ -121,6 +121,7 @@ impl Plan {
         let num_shards = choose_num_shards(args, hardware, device)?;
         let (num_nodes, node) = (args.nodes.nnodes, args.nodes.node_rank);
         let (first_rank, num_ranks) = (node * num_shards, num_nodes * num_shards);
+        let expert_parallel = choose_expert_parallel(args, num_ranks)?;
         let threads = threads_per_shard(hardware, num_replicas * num_shards * args.process.machine_share);
         let groups: Vec<_> = (0..num_replicas)
             .map(|number| Group {
@@ -132,6 +133,7 @@ impl Plan {
                 num_shards,
                 first_rank,
                 num_ranks,
+                expert_parallel,
                 threads,
             })
             .collect();
@@ -234,6 +236,16 @@ fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result
         // The demo model is so small that splitting it makes it slower.
         (None, None) if args.model.model_id.is_none() => Ok(1),
         (_, None) => Ok(visible),
+    }
+}
+
+/// Whether shards have whole experts; `None`: they decide.
+fn choose_expert_parallel(args: &Args, num_ranks: u32) -> Result<Option<bool>, PlanError> {
+    match args.shards.ep_size {
+        None => Ok(args.shards.expert_parallel),
+        Some(1) => Ok(Some(false)),
+        Some(asked) if asked == num_ranks => Ok(Some(true)),
+        Some(asked) => Err(PlanError::ExpertGroups { asked, ranks: num_ranks }),
     }
 }
 

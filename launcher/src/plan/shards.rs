@@ -29,6 +29,8 @@ pub struct Group<'a> {
     pub first_rank: u32,
     /// Shards on all machines.
     pub num_ranks: u32,
+    /// Whether each has whole experts; `None`: they decide.
+    pub expert_parallel: Option<bool>,
     pub threads: u32,
 }
 
@@ -141,6 +143,7 @@ impl Group<'_> {
             ("secret-file", secret_file.map(|file| file.display().to_string())),
             ("num-replicas", Some(self.num_sharing()).filter(|all| *all > 1).map(|it| it.to_string())),
             ("first-gpu", first_gpu.map(|it| it.to_string())),
+            ("expert-parallel", self.expert_parallel.map(|is_asked| is_asked.to_string())),
             ("endpoint", Some(name_of(&shards.endpoint))),
             ("parent-pipe-fd", Some(self.places.parent_pipe_fd.to_string())),
         ]

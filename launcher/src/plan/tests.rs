@@ -172,6 +172,42 @@ fn shards_are_told_how_to_quantize_if_it_was_said() {
 }
 
 #[test]
+fn shards_decide_where_experts_are_unless_it_was_said_by_any_name() {
+    let told = |flags: &str| -> Result<Option<String>, PlanError> {
+        let plan = plan(4, &format!("--num-shard 4 {flags}"))?;
+        Ok(plan.groups[0][3].args.iter().find(|arg| arg.starts_with("--expert-parallel")).cloned())
+    };
+    let (on, off) = ("--expert-parallel=true", "--expert-parallel=false");
+    let cases = [
+        ("", None),
+        ("--expert-parallel", Some(on)),
+        ("--enable-expert-parallel", Some(on)),
+        ("--expert-parallel yes", Some(on)),
+        ("--ep-size 4", Some(on)),
+        ("--ep 4", Some(on)),
+        ("--expert-parallel-size=4", Some(on)),
+        ("--expert-parallel=false", Some(off)),
+        ("--ep-size 1", Some(off)),
+    ];
+    for (flags, expected) in cases {
+        assert_eq!(told(flags).expect("plan").as_deref(), expected, "{flags}");
+    }
+    let refused = told("--ep-size 2").expect_err("refused");
+    assert_eq!(refused, PlanError::ExpertGroups { asked: 2, ranks: 4 });
+    assert!(refused.to_string().starts_with("--ep-size 2 does not fit 4 shards: "), "{refused}");
+    let both = ["launcher", "--expert-parallel", "--ep-size", "4"];
+    assert!(Args::try_parse_from(both).expect_err("refused").to_string().contains("--ep-size"));
+}
+
+#[test]
+fn all_shards_of_all_nodes_have_experts() {
+    let node = "--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --replica-secret-file /s --num-shard 2";
+    let told = |flags: &str| plan(2, &format!("{node} {flags}")).map(|plan| plan.groups[0][0].args.join(" "));
+    assert!(told("--ep-size 4").expect("plan").contains("--expert-parallel=true"));
+    assert_eq!(told("--ep-size 2"), Err(PlanError::ExpertGroups { asked: 2, ranks: 4 }));
+}
+
+#[test]
 fn shards_are_told_who_serves_their_end_of_the_wire() {
     let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
     assert!(shard("").contains("--endpoint=auto"));

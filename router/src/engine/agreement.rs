@@ -123,6 +123,7 @@ mod tests {
             generation_defaults: None,
             quantization: None,
             weights_version: "w".into(),
+            expert_parallel: false,
             tokenizer_version: "t".into(),
         }
     }

@@ -88,6 +88,8 @@ pub struct EngineFacts {
     pub generation_defaults: Option<GenerationDefaults>,
     /// How weights are quantized; `None` if they are not.
     pub quantization: Option<Quantization>,
+    /// Whether each shard has whole experts, not a slice of every expert.
+    pub expert_parallel: bool,
     /// Tells the weights from others.
     pub weights_version: String,
     /// Tells the tokenizer from others.

@@ -106,6 +106,8 @@ class GroupConfig:
     rendezvous: Rendezvous | None = None
     # How many ranks each machine has, if there are several; None: all.
     ranks_per_node: int | None = None
+    # Whether each rank has whole experts; None: where slices of an expert would not be of the same size.
+    expert_parallel: bool | None = None
 
     @property
     def ranks_here(self) -> int:

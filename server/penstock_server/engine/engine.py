@@ -58,6 +58,8 @@ class Description:
     device: str
     rank: int
     world_size: int
+    # Whether each of several ranks has whole experts.
+    expert_parallel: bool
     max_top_logprobs: int
     max_adapters: int
     abilities: tuple[str, ...]

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from penstock_server.architectures.lengths import check_lengths
 from penstock_server.base.config import ServerConfig
+from penstock_server.base.errors import StartError
 from penstock_server.files.draft_folder import DraftFolder, open_draft_folder
 from penstock_server.files.model_folder import ModelFolder, open_folder
 
@@ -27,4 +28,17 @@ def open_folders(config: ServerConfig) -> Folders:
     )
     if folder.spec is not None:
         check_lengths(config.cache, folder.spec)
+    if config.group.expert_parallel:
+        _check_experts(folder)
     return Folders(folder, open_draft_folder(config, folder))
+
+
+def _check_experts(folder: ModelFolder) -> None:
+    """Raise StartError unless whole experts can be divided among ranks."""
+    if folder.spec is None:
+        raise StartError(
+            f"--expert-parallel true is for models with a row here, and {folder.model_type} is computed by the code of "
+            "transformers; leave it out"
+        )
+    if folder.spec.moe is None:
+        raise StartError(f"--expert-parallel true: {folder.model_type} has no experts; leave it out")

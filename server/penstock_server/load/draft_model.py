@@ -17,6 +17,7 @@ from penstock_server.files.token_map import TokenMap
 from penstock_server.load.allocation import allocating
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.load.device import choose_dtype
+from penstock_server.load.expert_parallel import choose_expert_parallel
 from penstock_server.load.read_model import quantization_of, read_decoder, scales_of
 from penstock_server.network.decoder import Decoder
 from penstock_server.network.distributed import Group
@@ -66,9 +67,11 @@ def _load(
     dtype = choose_dtype(config.dtype, folder.dtype, device)
     cache_dtype = choose_cache_dtype(config, dtype, device)
     build = partial(Decoder, folder.spec, device=device)
-    placement = sharing(build, Placement(group, dtype, config.batch_invariant), device)
+    expert_parallel = choose_expert_parallel(config.group, folder.spec)
+    asked = Placement(group, dtype, config.batch_invariant, expert_parallel)
+    placement = sharing(build, asked, device)
     attention = choose_backend(config, folder.spec, placement.group, dtype, cache_dtype, device)
-    quantization = quantization_of(config, folder, device, placement.group)
+    quantization = quantization_of(config, folder, device, placement)
     lengths = min(served_len, own_len)
     decoder = allocating("its weights", read_decoder, folder, placement, device, lengths, quantization)
     model = _translated(decoder, draft.tokens, target.vocab_size, device)

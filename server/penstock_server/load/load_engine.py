@@ -26,6 +26,7 @@ from penstock_server.load.attention_backend import choose_backend, choose_cache_
 from penstock_server.load.device import choose_device, choose_dtype, name_of
 from penstock_server.load.draft_model import load_draft_model
 from penstock_server.load.eagle import load_eagle
+from penstock_server.load.expert_parallel import choose_expert_parallel
 from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.load.kept import check_kept
 from penstock_server.load.kernels import compile_kernels
@@ -105,8 +106,9 @@ def load(
     group = _meet(config, folder, dtype, device) if lasting is None else lasting.group
     attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
     with stage(logger, "weights"):
-        placement = Placement(group, dtype, config.batch_invariant)
-        quantization = quantization_of(config, folder, device, group)
+        expert_parallel = choose_expert_parallel(config.group, folder.spec)
+        placement = Placement(group, dtype, config.batch_invariant, expert_parallel)
+        quantization = quantization_of(config, folder, device, placement)
         model = allocating("the weights", _model, config, folder, placement, device, quantization)
         check_kept(config, model, draft is not None)
     drafting = None
@@ -123,7 +125,7 @@ def load(
     )
     quantized = None if quantization is None else quantization.facts()
     versions = read_versions(folder, config.tokenizer_path)
-    kept = (grammars, adapters, cache_format, attention, quantized, drafting, versions)
+    kept = (grammars, adapters, cache_format, attention, quantized, drafting, versions, expert_parallel)
     return Loaded(config, folder, device, group, model, *kept)
 
 

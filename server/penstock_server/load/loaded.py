@@ -64,6 +64,8 @@ class Loaded(NamedTuple):
     # None where tokens are drafted from those of the sequence.
     draft: Drafting | None
     versions: Versions
+    # Whether each of several ranks has whole experts.
+    expert_parallel: bool
 
     def engine(self, limits: Limits, sizes: GraphSizes = _NO_GRAPHS, is_poisoned: bool = False) -> Engine:
         """An engine with a cache and rows of its own."""
@@ -176,6 +178,7 @@ class Loaded(NamedTuple):
             device=str(self.device),
             rank=self.group.rank,
             world_size=self.group.size,
+            expert_parallel=self.expert_parallel,
             max_adapters=self.adapters.max_adapters,
             max_top_logprobs=min(MAX_TOP_LOGPROBS, self.model.facts.vocab_size),
             abilities=(

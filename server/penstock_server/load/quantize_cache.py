@@ -7,7 +7,7 @@ import torch
 from penstock_server.base.config import AtLoad, QuantizeCache
 from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.quantize_cache.entry import Entry, entry_of
-from penstock_server.network.distributed import Group
+from penstock_server.network.layers.placement import Placement
 from penstock_server.network.quantization.at_load import TARGETS
 from penstock_server.network.quantization.rounding import ROUNDING_VERSION
 
@@ -15,15 +15,17 @@ logger = logging.getLogger(__name__)
 
 
 def cache_entry(
-    cache: QuantizeCache, asked: AtLoad, checkpoint: Checkpoint, device: torch.device, group: Group
+    cache: QuantizeCache, asked: AtLoad, checkpoint: Checkpoint, device: torch.device, placement: Placement
 ) -> Entry | None:
     """None where nothing is kept."""
     if cache.max_gb == 0:
         return None
     # Names that mean the same have one entry.
     rounding = {"target": TARGETS[asked].name, "version": ROUNDING_VERSION, "device": device.type}
+    if placement.expert_parallel:
+        rounding["experts"] = "whole"
     try:
-        return entry_of(cache, checkpoint, rounding, group.rank, group.size)
+        return entry_of(cache, checkpoint, rounding, placement.group.rank, placement.group.size)
     except OSError as error:
         logger.warning("quantized weights are not kept for later starts: %s", error)
         return None

@@ -8,7 +8,6 @@ from penstock_server.base.config import ServerConfig
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.quantize_cache import cache_entry
 from penstock_server.network.decoder import Decoder
-from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import KvScale
 from penstock_server.network.kv_scales import read_scales
 from penstock_server.network.layers.placement import Placement
@@ -38,7 +37,7 @@ def read_decoder(
 
 
 def quantization_of(
-    config: ServerConfig, folder: ModelFolder, device: torch.device, group: Group
+    config: ServerConfig, folder: ModelFolder, device: torch.device, placement: Placement
 ) -> Quantization | None:
     """How weights are quantized, if they are, and are read by the ranks of a group."""
     if folder.checkpoint is None:
@@ -48,7 +47,7 @@ def quantization_of(
         return StoredQuantization(folder.quantization, folder.checkpoint, int8_inputs)
     if folder.at_load is None:
         return None
-    entry = cache_entry(config.quantize_cache, folder.at_load, folder.checkpoint, device, group)
+    entry = cache_entry(config.quantize_cache, folder.at_load, folder.checkpoint, device, placement)
     return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, int8_inputs, entry)
 
 

@@ -107,7 +107,7 @@ class AdaptedModel:
             norm.own = owned
         self._experts = {module.prefix: module for module in modules if isinstance(module, Experts)}
         self._expert_tables = {
-            prefix: ExpertTables(num_adapters, experts.moe.num_experts, device)
+            prefix: ExpertTables(num_adapters, experts.share, device)
             for prefix, experts in self._experts.items()
         }
         for prefix, experts in self._experts.items():

@@ -33,6 +33,10 @@ class _Pair(NamedTuple):
     up: torch.Tensor  # [num_experts, outputs, rank], scaled
     factor: torch.Tensor | None = None  # [num_experts, outputs]: multiplies the base model's product
 
+    def of(self, experts: range) -> "_Pair":
+        """Those of some experts."""
+        return _Pair(*(None if it is None else it[experts.start : experts.stop] for it in self))  # type: ignore[arg-type]
+
 
 class _Single(NamedTuple):
     """Those of one expert."""
@@ -71,7 +75,9 @@ def fit_experts(experts: Experts, reader: TensorReader) -> ExpertWeights | None:
     gate_up, down = _pairs_of_parameters(experts, reader) or _pairs_of_modules(experts, reader)
     if not gate_up and down is None:
         return None
-    return ExpertWeights(_gate_up(experts, gate_up), _down(experts, down))
+    here = experts.share.experts
+    ups, down = [pair.of(here) for pair in gate_up], None if down is None else down.of(here)
+    return ExpertWeights(_gate_up(experts, ups), _down(experts, down))
 
 
 def _layouts(experts: Experts) -> list[_Layout]:
@@ -211,9 +217,8 @@ def _gate_up(experts: Experts, pairs: list[_Pair]) -> ExpertMatrices | None:
     """Side by side: gates, then ups, this rank's part of each."""
     if not pairs:
         return None
-    share, size = experts.share, experts.moe.expert_size
-    start = experts.placement.group.rank * share
-    mine = torch.arange(start, start + share)
+    share, size = experts.size, experts.moe.expert_size
+    mine = torch.arange(experts.share.inner.start, experts.share.inner.stop)
     if len(pairs) == 2:
         chosen = [pair.up[:, mine] for pair in pairs]
     elif experts.moe.interleaved:
@@ -239,9 +244,9 @@ def _gate_up(experts: Experts, pairs: list[_Pair]) -> ExpertMatrices | None:
 def _down(experts: Experts, pair: _Pair | None) -> ExpertMatrices | None:
     if pair is None:
         return None
-    start = experts.placement.group.rank * experts.share
+    inner = experts.share.inner
     first = torch.zeros(experts.hidden_size, dtype=torch.int32)
-    down = pair.down[:, :, start : start + experts.share]
+    down = pair.down[:, :, inner.start : inner.stop]
     return _cast(experts, _Pair(down, pair.up.mT, pair.factor), first)
 
 

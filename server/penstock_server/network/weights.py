@@ -63,6 +63,8 @@ class Piece:
     # The same as parts of a matrix, in their order, where the module also takes weights of few bits, see
     # `TakesMatrices`.
     matrices: tuple[MatrixPart, ...] = ()
+    # Whether it fills a parameter of another rank: here its tensors are checked, and it is not read.
+    is_elsewhere: bool = False
 
     @property
     def parameter(self) -> Parameter:
@@ -148,6 +150,7 @@ def _load_quantized(
     _load_plain([piece for piece in plain if id(piece) not in gone], model, checkpoint, device, parameters)
     for piece in restored:
         _restore(piece, quantization)
+    apart = [piece for piece in apart if not piece.is_elsewhere]
     found: dict[Parameter, list[Matrix]] = {parameter: [] for parameter in parameters}
     progress = Progress(logger, "quantized weights", len(apart))
     with quantization.reading([part for piece in apart if id(piece) in held for part in piece.matrices]):
@@ -204,7 +207,8 @@ def _load_plain(
     device: torch.device,
     without: Collection[Parameter] = (),
 ) -> None:
-    wanted = [(checkpoint.require(piece.name, piece.shape), piece) for piece in pieces]
+    checked = [(checkpoint.require(piece.name, piece.shape), piece) for piece in pieces]
+    wanted = [(entry, piece) for entry, piece in checked if not piece.is_elsewhere]
     wanted.sort(key=lambda pair: (pair[0].file, pair[0].begin))
     staying = _staying(wanted) if device.type == "cpu" else {}
     allocate(model, device, {*staying, *without})
@@ -253,8 +257,10 @@ def _aligned(part: torch.Tensor) -> torch.Tensor:
 def fill_with_noise(model: nn.Module, device: torch.device) -> None:
     """Random weights for measurements, the same on every start."""
     allocate(model, device)
-    generator = torch.Generator(device).manual_seed(0)
-    for buffer in model.buffers():
+    generator = torch.Generator(device)
+    for number, buffer in enumerate(model.buffers()):
+        # Ranks may have parts of different sizes before one that all have alike.
+        generator.manual_seed(number)
         buffer.normal_(0.0, _DUMMY_SCALE, generator=generator)
 
 

@@ -64,7 +64,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization", "num_snapshots", "weights_version", "tokenizer_version", "sleep_level")
+    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization", "num_snapshots", "weights_version", "tokenizer_version", "sleep_level", "expert_parallel")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class DescribeResponse(_message.Message):
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_VERSION_FIELD_NUMBER: _ClassVar[int]
     SLEEP_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    EXPERT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     model_type: str
@@ -119,7 +120,8 @@ class DescribeResponse(_message.Message):
     weights_version: str
     tokenizer_version: str
     sleep_level: int
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., num_snapshots: _Optional[int] = ..., weights_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., sleep_level: _Optional[int] = ...) -> None: ...
+    expert_parallel: bool
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., num_snapshots: _Optional[int] = ..., weights_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., sleep_level: _Optional[int] = ..., expert_parallel: bool = ...) -> None: ...
 
 class Quantization(_message.Message):
     __slots__ = ("format", "num_matrices", "num_bytes", "num_bytes_in_16_bits", "plain", "from_cache")

@@ -92,6 +92,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             num_replicas=flags.num_replicas,
             rendezvous=_rendezvous(flags),
             ranks_per_node=flags.ranks_per_node,
+            expert_parallel=None if flags.expert_parallel is None else flags.expert_parallel == "true",
         ),
         cache=CacheConfig(
             max_sequence_len=flags.max_sequence_len,
@@ -236,6 +237,8 @@ def _add_group(add: _Add) -> None:
         help="where the ranks of a group over several machines meet: at the launcher of the first")  # fmt: skip
     add("--group-start", type=_natural, default=0, help="number of this start of such a group")
     add("--ranks-per-node", type=_positive, help="ranks on each machine of such a group; default: all")
+    add("--expert-parallel", choices=("true", "false"),
+        help="whole experts on each rank; default: where slices of an expert would not be of one size")  # fmt: skip
 
 
 def _add_memory(add: _Add) -> None:

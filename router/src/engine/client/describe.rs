@@ -32,6 +32,7 @@ impl From<pb::DescribeResponse> for Description {
                 abilities: response.abilities,
                 generation_defaults: response.generation_defaults.map(Into::into),
                 quantization: response.quantization.map(Into::into),
+                expert_parallel: response.expert_parallel,
                 weights_version: response.weights_version,
                 tokenizer_version: response.tokenizer_version,
             },

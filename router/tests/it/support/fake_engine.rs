@@ -86,6 +86,7 @@ pub fn small_facts() -> EngineFacts {
         generation_defaults: None,
         quantization: None,
         weights_version: "w".into(),
+        expert_parallel: false,
         tokenizer_version: "t".into(),
     }
 }

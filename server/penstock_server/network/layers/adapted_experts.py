@@ -5,13 +5,16 @@ from typing import NamedTuple
 
 import torch
 from penstock_kernels import AdapterRows, AdapterTable, AdapterWeights, add_adapters
+from penstock_kernels.reference.grouped_mlp import pairs_by_expert, sum_of_pairs
 
-# The rows of one expert, and its number.
+from penstock_server.network.layers.expert_share import ExpertShare
+
+# The rows of one expert, and its number among those that are here.
 Product = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 class ExpertMatrices(NamedTuple):
-    """What one adapter does to one product of all experts; see `AdapterWeights`."""
+    """What one adapter does to one product of all experts that are here; see `AdapterWeights`."""
 
     down: torch.Tensor  # [num_experts, rank, len]
     up: torch.Tensor  # [num_experts, width, num_columns]
@@ -64,10 +67,11 @@ class ExpertWeights(NamedTuple):
 
 
 class ExpertTables:
-    """The adapters of the experts of one layer: `number * num_experts + expert` is an entry of both tables."""
+    """The adapters of a layer's experts that are here: `number * num_experts + expert` is an entry of both tables."""
 
-    def __init__(self, num_adapters: int, num_experts: int, device: torch.device) -> None:
-        self.num_experts = num_experts
+    def __init__(self, num_adapters: int, share: ExpertShare, device: torch.device) -> None:
+        self.share = share
+        self.num_experts = num_experts = len(share.experts)
         self._device = device
         self._tables = tuple(AdapterTable(num_adapters * num_experts, device) for _ in range(2))
         self._used: set[int] = set()
@@ -83,7 +87,7 @@ class ExpertTables:
     def place(self, number: int, weights: ExpertWeights | None) -> None:
         """Put an adapter's part under a number; None: it does nothing here."""
         found = ExpertWeights(None, None) if weights is None else weights.to(self._device)
-        for table, matrices in zip(self._tables, found, strict=True):
+        for table, matrices in zip(self._tables if self.num_experts else (), found, strict=False):
             entries = [None] * self.num_experts if matrices is None else matrices.of_each()
             table.place_all(number * self.num_experts, entries)
         (self._used.discard if weights is None else self._used.add)(number)
@@ -98,20 +102,16 @@ class ExpertTables:
         activate: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """As `grouped_mlp`, whose products `products` are; adapters: as `ForwardInput.adapters`."""
-        flat = chosen.flatten()
-        order = flat.argsort(stable=True)
+        order, counts = pairs_by_expert(chosen, self.num_experts, self.share.part)
+        if not len(order):
+            return torch.zeros_like(x)
         rows = order // chosen.shape[1]
-        of_row = adapters.numbers[rows]
-        numbers = torch.where(of_row < 0, -1, of_row * self.num_experts + flat[order])
-        entries = AdapterRows(numbers)
-        counts = torch.bincount(flat, minlength=self.num_experts).tolist()
+        of_row, experts = adapters.numbers[rows], chosen.flatten()[order] - self.share.experts.start
+        entries = AdapterRows(torch.where(of_row < 0, -1, of_row * self.num_experts + experts))
         ups, downs = self._tables
         found = activate(_product(x[rows], counts, entries, products[0], ups))
         found = _product(found, counts, entries, products[1], downs)
-        outputs = torch.empty_like(found)
-        outputs[order] = found
-        weighted = outputs.view(*chosen.shape, -1).float() * weights.float().unsqueeze(-1)
-        return weighted.sum(1).to(x.dtype)
+        return sum_of_pairs(found, order, weights)
 
 
 def _product(

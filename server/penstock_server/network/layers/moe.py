@@ -1,6 +1,7 @@
 """The sparse feed-forward layer: a router sends every token to a few experts.
 
-Every rank has a part of every expert: ranks have equal work, whichever experts are chosen.
+Every rank routes all tokens, and computes its part of the experts (`expert_share`): a slice of every expert, so that
+ranks have equal work, whichever experts are chosen, or whole experts. The sum over all ranks is the same.
 """
 
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec, MoeSpec
 from penstock_server.network.layers.adapted_experts import ExpertTables
+from penstock_server.network.layers.expert_share import share_experts
 from penstock_server.network.layers.feed_forward import activation, gate_up_rows
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows, share_rows
 from penstock_server.network.layers.placement import Placement
@@ -106,16 +108,16 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """All experts of a layer, this rank's part of each: tokens are sorted by expert, and each multiplied once."""
+    """This rank's part of all experts of a layer: tokens are sorted by expert, and each multiplied once."""
 
     gate_up: torch.Tensor
     gate_up_bias: torch.Tensor | None
     down: torch.Tensor
     down_bias: torch.Tensor | None
-    # What takes the place of both where any expert is quantized: for every expert the parts of its gate and up
-    # projection, and its last.
-    gate_up_matrices: tuple[tuple[Matrix, ...], ...] = ()
-    down_matrices: tuple[Matrix, ...] = ()
+    # What takes the place of either where any expert is quantized, also of another rank: for every expert the parts of
+    # its gate and up projection, and its last.
+    gate_up_matrices: tuple[tuple[Matrix, ...], ...] | None = None
+    down_matrices: tuple[Matrix, ...] | None = None
 
     def __init__(self, spec: ModelSpec, moe: MoeSpec, prefix: str, placement: Placement) -> None:
         super().__init__()
@@ -125,16 +127,17 @@ class Experts(nn.Module):
         self.hidden_size = spec.hidden_size
         self.placement = placement
         self.activate = activation(spec)
-        count, hidden = moe.num_experts, spec.hidden_size
-        self.share = placement.group.share(moe.expert_size, "size of an expert")
+        self.share = share_experts(moe, placement)
+        # Experts and inner numbers that are here.
+        self.count, self.size = len(self.share.experts), len(self.share.inner)
         # A gate and a way up, or only that.
         self.num_ups = 2 if spec.gated else 1
-        ups = self.num_ups * self.share
+        count, hidden, ups = self.count, spec.hidden_size, self.num_ups * self.size
         self.register_buffer("gate_up", placement.empty(count, ups, hidden))
         self.register_buffer("gate_up_bias", placement.empty(count, ups) if moe.bias else None)
-        self.register_buffer("down", placement.empty(count, hidden, self.share))
-        # Added once, not by every rank.
-        has_bias = moe.bias and placement.group.rank == 0
+        self.register_buffer("down", placement.empty(count, hidden, self.size))
+        # Added once, not by every rank that has a slice.
+        has_bias = moe.bias and (placement.expert_parallel or placement.group.rank == 0)
         self.register_buffer("down_bias", placement.empty(count, hidden) if has_bias else None)
         # None until the model is to have adapters.
         self.adapters: ExpertTables | None = None
@@ -150,21 +153,24 @@ class Experts(nn.Module):
         if adapters is not None and self.adapters:
             products = self._product_of_ups, self._product_of_down
             return self.adapters.apply(x, chosen, weights, adapters, products, self.activate)
-        rest = self.activate, self.gate_up_bias, self.down_bias, self.placement.batch_invariant
+        biases = self.gate_up_bias, self.down_bias
+        rest = self.activate, *biases, self.placement.batch_invariant, self.share.part
         if self.is_quantized:
-            gate_up = self.gate_up_matrices or tuple((matrix,) for matrix in self.gate_up)
-            down = self.down_matrices or tuple(self.down)
+            ups, down = self.gate_up_matrices, self.down_matrices
+            gate_up = tuple((matrix,) for matrix in self.gate_up) if ups is None else ups
+            down = tuple(self.down) if down is None else down
             return quantized_grouped_mlp(x, chosen, weights, gate_up, down, *rest)
         return grouped_mlp(x, chosen, weights, self.gate_up, self.down, *rest)
 
     def _product_of_ups(self, x: torch.Tensor, expert: int) -> torch.Tensor:
         bias = None if self.gate_up_bias is None else self.gate_up_bias[expert]
-        matrices = self.gate_up_matrices[expert] if self.gate_up_matrices else (self.gate_up[expert],)
-        return self._product(x, matrices, bias)
+        ups = self.gate_up_matrices
+        return self._product(x, (self.gate_up[expert],) if ups is None else ups[expert], bias)
 
     def _product_of_down(self, x: torch.Tensor, expert: int) -> torch.Tensor:
         bias = None if self.down_bias is None else self.down_bias[expert]
-        return self._product(x, ((self.down_matrices or self.down)[expert],), bias)
+        down = self.down if self.down_matrices is None else self.down_matrices
+        return self._product(x, (down[expert],), bias)
 
     def _product(
         self, x: torch.Tensor, matrices: tuple[Matrix, ...], bias: torch.Tensor | None
@@ -177,44 +183,47 @@ class Experts(nn.Module):
     @property
     def is_quantized(self) -> bool:
         """Whether any of their matrices is."""
-        return bool(self.gate_up_matrices or self.down_matrices)
+        return self.gate_up_matrices is not None or self.down_matrices is not None
 
     def take_matrices(self, attribute: str, found: tuple[Matrix, ...]) -> None:
         """As `TakesMatrices`; pieces come expert by expert."""
         if attribute == "down":
             self.down_matrices = found
         else:
-            each = len(found) // self.moe.num_experts
-            self.gate_up_matrices = tuple(found[first : first + each] for first in range(0, len(found), each))
+            each = len(found) // max(self.count, 1)
+            starts = range(0, len(found), max(each, 1))
+            self.gate_up_matrices = tuple(found[first : first + each] for first in starts)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
-        """An expert at a time, so that only one expert is in memory twice."""
+        """An expert at a time, so that only one expert is in memory twice. Those of other ranks are only checked."""
         is_stacked = self.moe.interleaved or has(self.prefix + self.names.experts_gate_up)
         for expert in range(self.moe.num_experts):
             if self.moe.interleaved:
-                yield from self._interleaved(expert)
+                pieces = self._interleaved(expert)
             elif self.moe.inputs_first:
-                yield from self._transposed(expert)
+                pieces = self._transposed(expert)
             elif is_stacked:
-                yield from self._stacked(expert)
+                pieces = self._stacked(expert)
             else:
-                yield from self._split(expert)
+                pieces = self._split(expert)
+            is_here = expert in self.share.experts
+            yield from (piece if is_here else replace(piece, is_elsewhere=True) for piece in pieces)
 
-    @property
-    def _part(self) -> tuple[int, int]:
-        start = self.placement.group.rank * self.share
-        return start, start + self.share
+    def _place(self, expert: int) -> slice:
+        """Of an expert among those that are here."""
+        place = expert - self.share.experts.start
+        return slice(place, place + 1)
 
     def _split(self, expert: int) -> Iterator[Piece]:
-        size, hidden, mine = self.moe.expert_size, slice(0, self.hidden_size), slice(*self._part)
-        names = self.names
+        size, hidden, mine = self.moe.expert_size, slice(0, self.hidden_size), self._of_inner()
+        names, place = self.names, self._place(expert).start
         ways = (names.expert_gate, names.expert_up)[-self.num_ups :]
-        for name, row in zip(ways, (0, self.share), strict=False):
-            target = (expert, slice(row, row + self.share))
+        for name, row in zip(ways, (0, self.size), strict=False):
+            target = (place, slice(row, row + self.size))
             name = f"{self.prefix}{name.format(expert)}"
             yield self._module(name, (size, self.hidden_size), "gate_up", (mine, hidden), target)
         name = f"{self.prefix}{names.expert_down.format(expert)}"
-        yield self._module(name, (self.hidden_size, size), "down", (hidden, mine), expert)
+        yield self._module(name, (self.hidden_size, size), "down", (hidden, mine), place)
 
     def _module(
         self, name: str, shape: tuple[int, int], attribute: str, window: tuple[slice, slice], index: Index
@@ -225,34 +234,37 @@ class Experts(nn.Module):
 
     def _stacked(self, expert: int) -> Iterator[Piece]:
         count, size, hidden = self.moe.num_experts, self.moe.expert_size, self.hidden_size
-        one, whole, (start, stop) = slice(expert, expert + 1), slice(0, hidden), self._part
+        one, place, whole = slice(expert, expert + 1), self._place(expert), slice(0, hidden)
         gate_up, down = self._sources(expert)
         for part in range(self.num_ups):
-            first, row = part * size, part * self.share
-            rows = slice(first + start, first + stop)
-            target = (one, slice(row, row + self.share))
+            rows = self._of_inner(part * size)
+            target = (place, slice(part * self.size, (part + 1) * self.size))
             matrices = (MatrixPart(gate_up, rows, whole),)
             shape = (count, self.num_ups * size, hidden)
             yield Piece(gate_up.name, shape, self, "gate_up", (one, rows, whole), target, matrices=matrices)
-        columns = slice(start, stop)
+        columns = self._of_inner()
         matrices = (MatrixPart(down, whole, columns),)
         shape = (count, hidden, size)
-        yield Piece(down.name, shape, self, "down", (one, whole, columns), one, matrices=matrices)
+        yield Piece(down.name, shape, self, "down", (one, whole, columns), place, matrices=matrices)
+
+    def _of_inner(self, first: int = 0) -> slice:
+        """The inner numbers that are here, of a tensor that has all of them from `first` on."""
+        return slice(first + self.share.inner.start, first + self.share.inner.stop)
 
     def _transposed(self, expert: int) -> Iterator[Piece]:
         """As `_stacked`, of tensors with inputs first."""
         count, size, hidden = self.moe.num_experts, self.moe.expert_size, self.hidden_size
-        one, whole, (start, stop) = slice(expert, expert + 1), slice(0, hidden), self._part
+        one, place, whole = slice(expert, expert + 1), self._place(expert), slice(0, hidden)
         gate_up, down = self._sources(expert)
         for part in range(2):
-            rows = slice(part * size + start, part * size + stop)
-            target = (one, slice(part * self.share, (part + 1) * self.share))
+            rows = self._of_inner(part * size)
+            target = (place, slice(part * self.size, (part + 1) * self.size))
             shape, matrices = (count, hidden, 2 * size), (MatrixPart(gate_up, rows, whole),)
             window = (one, whole, rows)
             yield Piece(gate_up.name, shape, self, "gate_up", window, target, _turned, matrices=matrices)
-        shape, window = (count, size, hidden), (one, slice(start, stop), whole)
-        matrices = (MatrixPart(down, whole, slice(start, stop)),)
-        yield Piece(down.name, shape, self, "down", window, one, _turned, matrices=matrices)
+        shape, window = (count, size, hidden), (one, self._of_inner(), whole)
+        matrices = (MatrixPart(down, whole, self._of_inner()),)
+        yield Piece(down.name, shape, self, "down", window, place, _turned, matrices=matrices)
 
     def _sources(self, expert: int) -> tuple[Source, Source]:
         """Both matrices of an expert where the checkpoint has those of all in one tensor."""
@@ -265,15 +277,16 @@ class Experts(nn.Module):
 
     def _interleaved(self, expert: int) -> Iterator[Piece]:
         count, size, hidden = self.moe.num_experts, self.moe.expert_size, self.hidden_size
-        one, whole, (start, stop) = slice(expert, expert + 1), slice(0, hidden), self._part
+        one, place, whole = slice(expert, expert + 1), self._place(expert), slice(0, hidden)
+        start, stop = self.share.inner.start, self.share.inner.stop
         pairs, (gate_up, down) = slice(2 * start, 2 * stop), self._sources(expert)
         shape, window = (count, hidden, 2 * size), (one, whole, pairs)
         # Gates, then the others.
         halves = tuple(MatrixPart(gate_up, slice(2 * start + odd, 2 * stop, 2), whole) for odd in (0, 1))
-        yield Piece(gate_up.name, shape, self, "gate_up", window, one, _gates_first, matrices=halves)
+        yield Piece(gate_up.name, shape, self, "gate_up", window, place, _gates_first, matrices=halves)
         shape, window = (count, size, hidden), (one, slice(start, stop), whole)
         columns = (MatrixPart(down, whole, slice(start, stop)),)
-        yield Piece(down.name, shape, self, "down", window, one, _turned, matrices=columns)
+        yield Piece(down.name, shape, self, "down", window, place, _turned, matrices=columns)
         if self.moe.bias:
             yield Piece(
                 f"{gate_up.name}_bias",
@@ -281,11 +294,11 @@ class Experts(nn.Module):
                 self,
                 "gate_up_bias",
                 (one, pairs),
-                one,
+                place,
                 _even_first,
             )
         if self.down_bias is not None:
-            yield Piece(f"{down.name}_bias", (count, hidden), self, "down_bias", (one, whole), one)
+            yield Piece(f"{down.name}_bias", (count, hidden), self, "down_bias", (one, whole), place)
 
 
 class SharedExpert(nn.Module):

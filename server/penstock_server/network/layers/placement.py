@@ -14,6 +14,8 @@ class Placement:
     group: Group
     dtype: torch.dtype
     batch_invariant: bool = False
+    # Whether each rank has whole experts, not a slice of every expert.
+    expert_parallel: bool = False
 
     def empty(self, *shape: int) -> torch.Tensor:
         """A parameter of this shape, to be filled later."""
