@@ -1,8 +1,11 @@
 """The comparison with other servers: what they are given, and what is made of the reports."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import tiny_model
 
 from benchmarks.compare import load, models, question, servers, summary
 from benchmarks.compare.load import Measured
+from benchmarks.compare.rival import Running
 from benchmarks.compare.servers import Absent, Contender
 from benchmarks.figure import Figure
 
@@ -215,12 +219,15 @@ def _own(name: str, tokens_per_s: float, note: str) -> Figure:
     return Figure(f"demo, 8 at once: {name}", tokens_per_s, "tokens/s", note=note)
 
 
-def test_the_quantized_models_are_compared_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_quantized_models_are_compared_beside_bfloat16(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(servers, "_openvino_version", lambda: "2026.4")
     names = [it.name for it in servers.contenders(question.QUANTIZED.dtypes)]
-    assert names == ["Penstock int8", "Penstock int4", "llama.cpp", "OpenVINO int8", "OpenVINO int4"]
+    ours = ["Penstock bfloat16", "Penstock int8", "Penstock int4"]
+    assert names == [*ours, "llama.cpp", "OpenVINO bfloat16", "OpenVINO int8", "OpenVINO int4"]
     found = question.loads(question.QUANTIZED, 1)
     assert {where: (it.concurrency, it.num_requests, it.input_len) for where, it in found.items()} == {
         "1 at once": (1, 2, 128),
@@ -281,3 +288,33 @@ def test_llama_cpp_and_openvino_are_compared_in_every_format(
     openvinos = [it for it in present if it.name.startswith("OpenVINO")]
     assert [it.name.split()[1] for it in openvinos] == [it.dtype for it in openvinos] == list(rivals.values())
     assert not any(it.is_exact for it in openvinos)
+
+
+def test_only_servers_of_one_type_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: set[str] = set()
+    together: list[set[str]] = []
+
+    @contextmanager
+    def serve(name: str) -> Iterator[Running]:
+        running.add(name)
+        yield SimpleNamespace(address=("127.0.0.1", 1))
+        running.remove(name)
+
+    def measured(*_: object) -> Measured:
+        together.append(set(running))
+        return Measured(100, 50, 5, 9)
+
+    def contender(name: str, dtype: str, is_ours: bool) -> Contender:
+        return Contender(name, "1.0", lambda _: serve(name), dtype, is_ours=is_ours)
+
+    present = [
+        contender("ours", "int8", True),
+        contender("ours 4", "int4", True),
+        contender("rival", "int8", False),
+    ]
+    monkeypatch.setattr(question, "contenders", lambda _: present)
+    monkeypatch.setattr(models, "count", lambda _: models.Counts(1, 1))
+    monkeypatch.setattr(load, "run", measured)
+    figures = question.measure(question.Comparison({"demo": lambda _: None}, None, 1, 1, (1,)))
+    assert set(map(frozenset, together)) == {frozenset({"ours", "rival"}), frozenset({"ours 4"})}
+    assert "demo, 1 at once: times the tokens/s of rival" in [it.name for it in figures]

@@ -6,6 +6,8 @@
 set -euo pipefail
 
 folder=${1:-target/llama.cpp}
+# Its products by AMX end the server with a protection fault in `ldtilecfg`, where the same instruction works elsewhere.
+no_amx="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 package=llama_cpp_python-0.3.36
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
@@ -14,6 +16,7 @@ folder=$(cd "$folder" && pwd)
     tar -xzf "$folder/$package.tar.gz" -C "$folder"
     cmake -S "$folder/$package/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
         -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+        -DCMAKE_C_FLAGS="$no_amx" -DCMAKE_CXX_FLAGS="$no_amx" \
         -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF
     cmake --build "$folder/build" --target llama-server -j "$(nproc)"
 } >&2

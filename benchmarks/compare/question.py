@@ -17,8 +17,7 @@ from benchmarks.figure import Figure
 
 _LENGTHS = f"({load.INPUT_LEN} tokens in, {load.OUTPUT_LEN} out, CPU)"
 TITLE = f"Beside transformers' continuous batching, llama.cpp's server and OpenVINO {_LENGTHS}"
-QUANTIZED_TITLE = f"int8 and int4 of a 500M model beside Q8_0 and Q4_0 of llama.cpp and OpenVINO {_LENGTHS}"
-_CONCURRENCY = (1, 8, MOST_AT_ONCE)
+QUANTIZED_TITLE = f"bfloat16, int8 and int4 of a 500M model beside llama.cpp and OpenVINO {_LENGTHS}"
 _QUESTION = "What is 12 + 30?"
 _SAME_TOKENS = 16
 
@@ -32,13 +31,18 @@ class Comparison(NamedTuple):
     repeats: int
     # Of one stream; as many as run at once where these are more.
     fewest_requests: int
-    # Whether there is a load of long prompts, too, whose first token counts.
-    has_long_prompts: bool
+    concurrency: tuple[int, ...]
 
 
-ALL = Comparison({"demo model": models.demo, "110M Llama": models.llama_110m}, None, 3, 4, False)
-# Within twelve minutes on two cores.
-QUANTIZED = Comparison({"500M Llama": models.llama_500m}, ("int8", "int4"), 2, 2, True)
+ALL = Comparison(
+    {"demo model": models.demo, "110M Llama": models.llama_110m},
+    ("float32", "bfloat16"),
+    3,
+    4,
+    (1, 8, 16, 32),
+)
+# Within twenty minutes on two cores.
+QUANTIZED = Comparison({"500M Llama": models.llama_500m}, ("bfloat16", "int8", "int4"), 2, 2, (1, 8, 16))
 
 
 class Served(NamedTuple):
@@ -58,12 +62,21 @@ def measure(comparison: Comparison = ALL) -> list[Figure]:
     present = [it for it in everyone if isinstance(it, Contender)]
     figures = [setting(everyone)]
     for name, make in comparison.models.items():
-        with TemporaryDirectory() as folder, ExitStack() as stack:
+        with TemporaryDirectory() as folder:
             make(Path(folder))
-            served = [_start(contender, Path(folder), stack) for contender in present]
-            check_agreement({it.contender.name: _answer(it) for it in served if _is_exact(it.contender)})
-            figures += summarise(name, present, _runs(served, comparison), models.count(Path(folder)))
+            runs: Runs = {}
+            for dtype in dict.fromkeys(it.dtype for it in present):
+                runs |= _runs_together([it for it in present if it.dtype == dtype], Path(folder), comparison)
+            figures += summarise(name, present, runs, models.count(Path(folder)))
     return figures
+
+
+def _runs_together(together: list[Contender], model: Path, comparison: Comparison) -> Runs:
+    """Those that are compared with each other, and no more: all at once would need more memory than machines have."""
+    with ExitStack() as stack:
+        served = [_start(contender, model, stack) for contender in together]
+        check_agreement({it.contender.name: _answer(it) for it in served if _is_exact(it.contender)})
+        return _runs(served, comparison)
 
 
 def _is_exact(contender: Contender) -> bool:
@@ -117,7 +130,9 @@ def _runs(served: list[Served], comparison: Comparison) -> Runs:
 def loads(comparison: Comparison, repeat: int) -> dict[str, Load]:
     """Seeds differ between repeats, so that no prompt is in a cache; within a repeat every server gets the same."""
     seed, fewest = 100 * repeat, comparison.fewest_requests
-    found = {f"{number} at once": Load(number, max(fewest, number), seed + number) for number in _CONCURRENCY}
-    if comparison.has_long_prompts:
-        found[f"a prompt of {LONG_INPUT_LEN} tokens"] = Load(1, 2, seed, LONG_INPUT_LEN, LONG_OUTPUT_LEN)
+    found = {
+        f"{number} at once": Load(number, max(fewest, number), seed + number)
+        for number in comparison.concurrency
+    }
+    found[f"a prompt of {LONG_INPUT_LEN} tokens"] = Load(1, 2, seed, LONG_INPUT_LEN, LONG_OUTPUT_LEN)
     return found

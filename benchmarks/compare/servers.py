@@ -15,7 +15,7 @@ from benchmarks.compare.load import INPUT_LEN, LONG_INPUT_LEN, OUTPUT_LEN
 from benchmarks.compare.rival import THREADS, Rival, Running
 from benchmarks.server import Server
 
-MOST_AT_ONCE = 16
+MOST_AT_ONCE = 32
 RIVALS_PYTHON = Path(__file__).parents[2] / ".venv-rivals/bin/python"
 
 
