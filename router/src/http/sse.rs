@@ -21,6 +21,8 @@ const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// What stands before the data of an event, and behind it.
 const DATA: &[u8] = b"data: ";
 const END: &[u8] = b"\n\n";
+/// Bytes that most events fit into, so that writing one allocates once.
+const USUAL_BYTES: usize = 384;
 
 /// One event of a stream, as it is sent: a line of data and, in some dialects, a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,12 +35,12 @@ pub struct Frame {
 impl Frame {
     /// An event whose data is this value as JSON.
     pub fn json(value: &impl Serialize) -> Self {
-        Self::begun(Vec::new(), value)
+        Self::begun(&[], value)
     }
 
     /// The same with a name, which the `event:` line holds.
     pub fn named(name: &str, value: &impl Serialize) -> Self {
-        Self::begun([b"event: ", name.as_bytes(), b"\n"].concat(), value)
+        Self::begun(&[b"event: ", name.as_bytes(), b"\n"], value)
     }
 
     /// An event whose data is no JSON, but one line of text.
@@ -46,7 +48,9 @@ impl Frame {
         Self { bytes: [DATA, line.as_bytes(), END].concat(), data_from: DATA.len() }
     }
 
-    fn begun(mut bytes: Vec<u8>, value: &impl Serialize) -> Self {
+    fn begun(before: &[&[u8]], value: &impl Serialize) -> Self {
+        let mut bytes = Vec::with_capacity(USUAL_BYTES);
+        before.iter().for_each(|part| bytes.extend_from_slice(part));
         bytes.extend_from_slice(DATA);
         let data_from = bytes.len();
         serde_json::to_writer(&mut bytes, value).expect("our own types have text keys only");
