@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import thread_ranks
-from driver import Driver, Sequence, engine_config, make_engine
+from driver import engine_config, make_engine
 from family_models import CASES
 from penstock_server.architectures.registry import FAMILIES
 from penstock_server.base.errors import StartError
@@ -15,7 +15,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.files.folders import open_folders
 from penstock_server.network.layers.expert_share import experts_of
 from penstock_server.network.layers.moe import Experts
-from test_families import NUM_NEW, Expected, check, made_by
+from test_families import Expected, check, check_prefix, made_by
 
 # Heads, shared experts and dense layers that 2, 3 and 4 ranks divide, and an expert's size that 3 do not.
 RAGGED = {
@@ -79,20 +79,9 @@ def test_experts_that_do_not_divide_equal_transformers(
             for rank in ranks:
                 rank.clear()
             check(thread_ranks.execute_on_all(ranks), want, seed)
-        _check_prefix(ranks, want)
-
-
-def _check_prefix(ranks: list[Engine], want: Expected) -> None:
-    """A prompt that begins with blocks of another is computed from there."""
-    for rank in ranks:
-        rank.clear()
-    driver = Driver(thread_ranks.execute_on_all(ranks))
-    donor = driver.run([Sequence(want.prompts[3], NUM_NEW)])[0]
-    again = Sequence(want.prompts[3], NUM_NEW)
-    driver.share_prefix(donor, again)
-    assert again.computed == 32
-    driver.run([again])
-    assert again.output == want.greedy[3][0]
+        for rank in ranks:
+            rank.clear()
+        check_prefix(thread_ranks.execute_on_all(ranks), want)
 
 
 def test_every_expert_is_on_one_rank() -> None:

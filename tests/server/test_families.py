@@ -96,7 +96,12 @@ def test_greedy_equals_transformers(name: str, expected: Callable[[str], Expecte
 def test_blocks_of_a_prefix_are_reused(name: str, expected: Callable[[str], Expected]) -> None:
     want = expected(name)
     engine = make_engine(want.folder, max_sequence_len=100)
-    driver = Driver(execute_on(engine))
+    check_prefix(execute_on(engine), want)
+
+
+def check_prefix(execute: Execute, want: Expected) -> None:
+    """A prompt that begins with blocks of another is computed from there."""
+    driver = Driver(execute)
     donor = driver.run([Sequence(want.prompts[3], NUM_NEW)])[0]
     again = Sequence(want.prompts[3], NUM_NEW)
     driver.share_prefix(donor, again)
