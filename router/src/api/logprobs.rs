@@ -7,7 +7,8 @@ use penstock_scheduler::{PromptScore, TopToken};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::api::assistant::{AssistantWriter, Delta};
+use crate::api::assistant::AssistantWriter;
+use crate::api::message::Delta;
 use crate::inference::text_stream::TextToken;
 use crate::text::detokenizer::Vocabulary;
 use crate::text::tokenizer::Tokenizer;

@@ -11,6 +11,7 @@ mod known_fields;
 mod kserve;
 mod llamacpp;
 mod logprobs;
+mod message;
 mod object_schema;
 mod ollama;
 mod openai;

@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use super::{MessagesResponse, OutputBlock, Usage, errors, stop_reason};
-use crate::api::assistant::{AssistantWriter, Delta, ToolCallDelta};
+use crate::api::assistant::AssistantWriter;
+use crate::api::message::{Delta, ToolCallDelta};
 use crate::base::error::Error;
 use crate::base::request_id::RequestId;
 use crate::http::response_stream::Encoder;

@@ -5,7 +5,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::options::AppliedContextManagement;
-use crate::api::assistant::{AssistantMessage, AssistantWriter, ToolCall};
+use crate::api::assistant::AssistantWriter;
+use crate::api::message::{AssistantMessage, ToolCall};
 use crate::inference::text_stream::{End, Finish};
 use crate::observe::metrics::SequenceTimes;
 

@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use super::errors;
 use super::response::{Ending, OutputCall, Part, Route};
-use crate::api::assistant::{AssistantWriter, Delta, ToolCallDelta};
+use crate::api::assistant::AssistantWriter;
 use crate::api::logprobs::{ChatLogprobs, ChatTokenLogprob};
+use crate::api::message::{Delta, ToolCallDelta};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
 use crate::http::sse::Frame;

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::api::assistant::{AssistantMessage, ToolCall};
 use crate::api::logprobs::ChatTokenLogprob;
+use crate::api::message::{AssistantMessage, ToolCall};
 use crate::base::unix_time::rfc3339_now;
 use crate::inference::text_stream::{End, Finish};
 

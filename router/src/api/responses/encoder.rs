@@ -4,8 +4,9 @@
 use serde_json::{Value, json};
 
 use super::{OutputItem, OutputText, ResponseObject};
-use crate::api::assistant::{AssistantWriter, CalledDelta, Delta, ToolCallDelta};
+use crate::api::assistant::AssistantWriter;
 use crate::api::logprobs::{ChatTokenLogprob, TextLogprobs};
+use crate::api::message::{CalledDelta, Delta, ToolCallDelta};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
 use crate::http::sse::Frame;

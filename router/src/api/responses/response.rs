@@ -6,8 +6,9 @@ use utoipa::ToSchema;
 
 use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
 use super::request::Truncation;
-use crate::api::assistant::{AssistantMessage, CalledCustom, CalledFunction, ToolCall, is_complete_json};
+use crate::api::assistant::is_complete_json;
 use crate::api::logprobs::ChatTokenLogprob;
+use crate::api::message::{AssistantMessage, CalledCustom, CalledFunction, ToolCall};
 use crate::api::openai::{SERVICE_TIER, errors};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::unix_time::unix_seconds;

@@ -4,8 +4,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::display_options::DisplayOptions;
-use crate::api::assistant::{AssistantWriter, Delta, ToolCallDeltaSchema};
+use crate::api::assistant::AssistantWriter;
 use crate::api::logprobs::ChatLogprobs;
+use crate::api::message::{Delta, ToolCallDeltaSchema};
 use crate::api::openai::{
     CachedPrompt, CompletionObject, Head, PromptDetails, StreamOptions, Timings, Usage, errors,
 };

@@ -9,9 +9,10 @@ use utoipa::ToSchema;
 
 use super::display_options::DisplayOptions;
 use super::encoder::ChatEncoder;
-use crate::api::assistant::{AssistantMessage, AssistantWriter};
+use crate::api::assistant::AssistantWriter;
 use crate::api::known_fields::Known;
 use crate::api::logprobs::ChatLogprobs;
+use crate::api::message::AssistantMessage;
 use crate::api::openai::{CachedPrompt, ChatRequest, CompletionObject, Head, PromptDetails, Timings, Usage};
 use crate::api::respond::{Replies, respond};
 use crate::api::response_headers::Times;
