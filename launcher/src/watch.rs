@@ -22,10 +22,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time between two heartbeats of a router. It prints one twice a second, but may be late on a busy machine.
 const ROUTER_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the state of a process that is not ready yet is read, and after how many readings in a row as stopped it
-/// counts as hung.
-const STOPPED_INTERVAL: Duration = Duration::from_millis(500);
-const STOPPED_POLLS: u32 = 4;
+/// How often the state of a process is read, and after how many equal readings in a row it counts as hung.
+const STATE_INTERVAL: Duration = Duration::from_millis(500);
+const STATE_POLLS: u32 = 4;
+/// What the kernel calls a process that SIGSTOP stopped, and one that has ended but for threads that wait for a processor.
+const STOPPED: char = 'T';
+const ENDED: char = 'Z';
 /// Delay of [`Event::Hung`]: a process that ended sends no heartbeats either, and its exit is to be reported first.
 const EXIT_DELAY: Duration = Duration::from_millis(200);
 
@@ -66,14 +68,17 @@ async fn watch_shard_process(
 ) -> String {
     tokio::select! {
         () = poll_until(|| is_serving(socket)) => {}
-        hung = until_stopped(liveness.pid) => return hung,
+        () = until_in_state(liveness.pid, STOPPED) => return "it is stopped".to_owned(),
     }
     if let Ok(Ok(facts)) = timeout(PROBE_TIMEOUT, describe_shard(socket)).await {
         let cache = CacheSize { num_blocks: facts.num_blocks, block_size: facts.block_size };
         liveness.cache.send_replace(Some(cache));
     }
     let _ = events.send(Event::Ready(id));
-    watch_shard(socket, Patience::with_step(liveness.step_timeout)).await
+    tokio::select! {
+        hung = watch_shard(socket, Patience::with_step(liveness.step_timeout)) => hung,
+        () = until_in_state(liveness.pid, ENDED) => "it has ended, but a thread of it still waits for a processor".to_owned(),
+    }
 }
 
 async fn watch_router_process(
@@ -84,7 +89,7 @@ async fn watch_router_process(
     let pid = liveness.pid;
     tokio::select! {
         is_listening = wait_until_listening(&mut liveness) => if !is_listening { return "it closed its stdout".to_owned() },
-        hung = until_stopped(pid) => return hung,
+        () = until_in_state(pid, STOPPED) => return "it is stopped".to_owned(),
     }
     let _ = events.send(Event::Ready(id));
     while matches!(timeout(ROUTER_HEARTBEAT_TIMEOUT, liveness.alive.changed()).await, Ok(Ok(()))) {}
@@ -97,21 +102,20 @@ async fn wait_until_listening(liveness: &mut Liveness) -> bool {
     liveness.address.wait_for(Option::is_some).await.is_ok() && liveness.alive.changed().await.is_ok()
 }
 
-/// Returns when the process has been stopped (SIGSTOP) for a while, and would else be noticed only when the startup
-/// timeout is over. Other ways to hang during a start look like a slow start.
-async fn until_stopped(pid: Pid) -> String {
+/// Returns when the process has been in this state for a while. One that is stopped during its start would else be noticed
+/// only when the startup timeout is over; other ways to hang during a start look like a slow start.
+async fn until_in_state(pid: Pid, state: char) {
     let mut polls = 0;
-    while polls < STOPPED_POLLS {
-        tokio::time::sleep(STOPPED_INTERVAL).await;
-        polls = if is_stopped(pid) { polls + 1 } else { 0 };
+    while polls < STATE_POLLS {
+        tokio::time::sleep(STATE_INTERVAL).await;
+        polls = if is_in_state(pid, state) { polls + 1 } else { 0 };
     }
-    "it is stopped".to_owned()
 }
 
 /// Reads the state from the kernel. It follows the name, which is in parentheses and may itself contain any.
-fn is_stopped(pid: Pid) -> bool {
+fn is_in_state(pid: Pid, state: char) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state))
 }
 
 async fn poll_until<F: Future<Output = Option<()>>>(mut probe: impl FnMut() -> F) {
@@ -142,18 +146,16 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_stopped_process_is_distinguished_from_one_that_waits() {
+    async fn a_process_that_is_stopped_or_has_ended_is_distinguished_from_one_that_waits() {
         use nix::sys::signal::{Signal, kill};
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = Pid::from_raw(child.id().cast_signed());
-        assert!(timeout(4 * STOPPED_INTERVAL * STOPPED_POLLS, until_stopped(pid)).await.is_err());
-        kill(pid, Signal::SIGSTOP).expect("a child");
-        while !is_stopped(pid) {
-            std::thread::yield_now();
+        let while_it_waits = async { tokio::join!(until_in_state(pid, STOPPED), until_in_state(pid, ENDED)) };
+        assert!(timeout(4 * STATE_INTERVAL * STATE_POLLS, while_it_waits).await.is_err());
+        for (signal, state) in [(Signal::SIGSTOP, STOPPED), (Signal::SIGKILL, ENDED)] {
+            kill(pid, signal).expect("a child");
+            until_in_state(pid, state).await;
         }
-        let reason = timeout(10 * STOPPED_INTERVAL * STOPPED_POLLS, until_stopped(pid)).await;
-        assert_eq!(reason.as_deref(), Ok("it is stopped"));
-        child.kill().expect("a child");
         child.wait().expect("a child");
     }
 

@@ -4,9 +4,10 @@ llguidance takes in a token with the lock held, and a hostile grammar makes that
 run. It gives the lock up where it works on several matchers at once, on threads of its own, so each call here has a
 second matcher that costs nothing.
 
-A low priority is a small share of a processor, and never none at all (as of `SCHED_IDLE`): a process that is killed
-ends when the last of its threads has run to its end, frees its memory and closes its sockets at the priority of that
-one, and any thread may be about to give back a lock of the kernel, of malloc or of the interpreter.
+Such a thread gets only the time of a processor that nobody else wants (`SCHED_IDLE`). A process that is killed ends
+when the last of its threads has run to its end, so the launcher must be able to give such a thread its share back.
+Where it has no right to do so, the thread has the least share that there is. What may hold the interpreter's lock has
+a tenth.
 """
 
 import logging
@@ -21,8 +22,8 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-# A tenth of the share of a usual thread.
-_LOW_NICENESS = 10
+# A tenth of the share of a usual thread, and the least share.
+_LOW_NICENESS, _HIGHEST_NICENESS = 10, 19
 _TASKS = Path("/proc/self/task")
 
 
@@ -44,7 +45,7 @@ class LowPriority:
         self._executor: Any = LLExecutor(num_threads=1)
         _rename("grammar")
         [thread_id] = _threads_named(name)  # a ValueError if it has another name
-        give_way(thread_id)
+        _set_lowest(thread_id)
         # The kernel's number for the processor time of a thread.
         self._clock = ~thread_id << 3 | 6
 
@@ -60,6 +61,16 @@ class LowPriority:
         """Compute the matcher's mask. masks: [2, ceil(vocab_size / 32)] int32, the first the matcher's."""
         num_bytes = masks.shape[1] * masks.element_size()
         self._executor.unsafe_compute_mask_ptr([(matcher, 0), (second, 1)], masks.data_ptr(), num_bytes, 2)
+
+
+def _set_lowest(thread_id: int) -> None:
+    usual = os.getpriority(os.PRIO_PROCESS, thread_id)
+    try:
+        os.setpriority(os.PRIO_PROCESS, thread_id, _HIGHEST_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, thread_id, usual)  # who may do this may end `SCHED_IDLE`, too
+        os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
+    except PermissionError:
+        os.setpriority(os.PRIO_PROCESS, thread_id, _HIGHEST_NICENESS)
 
 
 def start() -> LowPriority | None:
