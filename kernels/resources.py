@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -156,35 +157,41 @@ def _fp8() -> ops.Quantized:
     return ops.Float8Grid(_tensor(6144, 4096, dtype=torch.float8_e4m3fn), scales, 128, 128)
 
 
-def _spans(num_spans: int = 64) -> ops.RecurrentSpans:
-    is_first = torch.empty(num_spans, dtype=torch.bool, device="meta")
-    return ops.RecurrentSpans(_tensor(num_spans, dtype=torch.int64), is_first, (1,) * num_spans)
+def _spans(keeps: bool) -> ops.RecurrentSpans:
+    """Single tokens; with `keeps`, those of a sequence may follow each other, and states behind them are kept."""
+    is_first = torch.empty(64, dtype=torch.bool, device="meta")
+    kept = _tensor(64, dtype=torch.int64) if keeps else None
+    return ops.RecurrentSpans(_tensor(64, dtype=torch.int64), is_first, (1,) * 64, kept)
 
 
 def _float(*shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device="meta")
 
 
-def _correct(by_row: bool) -> None:
+def _convolve(keeps: bool) -> None:
+    ops.causal_conv(_tensor(64, 8192), _tensor(8192, 4), None, _tensor(64, 3, 8192), _spans(keeps), silu=True)
+
+
+def _correct(by_row: bool, keeps: bool) -> None:
     """Qwen3-Next, or Kimi Linear."""
     keys, of_heads = _tensor(64, 32 if by_row else 16, 128), (32, 128) if by_row else (32,)
     numbers = _tensor(64, 32, 128), _tensor(64, *of_heads), _tensor(64, 32)
     decay = ops.Decay(_float(32), _float(*of_heads))
-    ops.gated_delta_rule(keys, keys, *numbers, decay, _float(64, 32, 128, 128), _spans())
+    ops.gated_delta_rule(keys, keys, *numbers, decay, _float(64, 32, 128, 128), _spans(keeps))
 
 
-def _scan() -> None:
+def _scan(keeps: bool) -> None:
     """Nemotron-H."""
     groups = _tensor(64, 8, 128)
     numbers = _tensor(64, 128, 64), _tensor(64, 128), ops.Decay(_float(128), _float(128))
-    ops.state_space_scan(*numbers, groups, groups, _float(128), _float(64, 128, 64, 128), _spans())
+    ops.state_space_scan(*numbers, groups, groups, _float(128), _float(64, 128, 64, 128), _spans(keeps))
 
 
-def _select() -> None:
+def _select(keeps: bool) -> None:
     """Falcon Mamba."""
     x, numbers, vector = _tensor(64, 8192), _tensor(64, 16), _float(8192)
     ops.selective_scan(
-        x, x, vector, _float(8192, 16), numbers, numbers, vector, _float(64, 8192, 16), _spans()
+        x, x, vector, _float(8192, 16), numbers, numbers, vector, _float(64, 8192, 16), _spans(keeps)
     )
 
 
@@ -236,13 +243,17 @@ CASES: dict[str, Callable[[], Any]] = {
         ops.EmbeddingTable(8, torch.device("meta")),
         0,
     ),
-    "causal_conv": lambda: ops.causal_conv(
-        _tensor(64, 8192), _tensor(8192, 4), None, _tensor(64, 3, 8192), _spans(), silu=True
-    ),
-    "delta rule": lambda: _correct(by_row=False),
-    "delta rule, by row": lambda: _correct(by_row=True),
-    "state_space_scan": _scan,
-    "selective_scan": _select,
+    **{
+        name + drafts: lambda make=make, keeps=bool(drafts): make(keeps)
+        for name, make in {
+            "causal_conv": _convolve,
+            "delta rule": partial(_correct, False),
+            "delta rule, by row": partial(_correct, True),
+            "state_space_scan": _scan,
+            "selective_scan": _select,
+        }.items()
+        for drafts in ("", ", drafts")
+    },
     "gated_norm": lambda: ops.gated_norm(_tensor(64, 32, 128), _tensor(64, 4096), _float(128), 1e-6, False),
     "embedding": lambda: ops.embedding(_tensor(64, dtype=torch.int64), _tensor(128256, 4096)),
     "rotate_and_store 128": lambda: _rotate(128, 128, False),

@@ -138,6 +138,11 @@ def _have_one_token(*args: Any) -> bool:
     return all(arg.are_single for arg in args if isinstance(arg, RecurrentSpans))
 
 
+def _keep_behind_tokens(*args: Any) -> bool:
+    """The kernel copies states behind single tokens only."""
+    return all(arg.are_single or arg.kept is None for arg in args if isinstance(arg, RecurrentSpans))
+
+
 def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> bool:
     """The kernel does not round rows to int8."""
     return not any(isinstance(part, IntGroups) and part.int8_inputs for part in parts)
@@ -271,6 +276,7 @@ selective_scan = Row(
     native=c_selective_scan.selective_scan,
     native_if=c_selective_scan.supports,
     gpu="selective_scan.selective_scan",
+    gpu_if=_keep_behind_tokens,
 )
 gated_norm = Row(
     reference.gated_norm,

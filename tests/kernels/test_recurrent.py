@@ -292,6 +292,30 @@ def test_a_token_has_the_same_bits_in_any_step(kind: str, sizes: Sizes, dtype: t
     assert torch.equal(op.op(*beside, state, spans)[7:157], whole)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_behind_spans_of_one_sequence_are_kept(kind: str, sizes: Sizes, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    op, num_rows = KINDS[kind], 9
+    # Of three sequences: a token and three behind it, a prompt, and a first token with one behind it.
+    slots, lens, kept = (2, 2, 2, 2, 5, 7, 7), (1, 1, 1, 1, 70, 1, 1), (0, 1, -1, 8, -1, 3, -1)
+    inputs = tuple(part.to(dtype) for part in op.make(sum(lens), sizes))
+    state = torch.randn(num_rows, *op.shape(sizes)).to(dtype if kind == "causal_conv" else torch.float32)
+    is_first = torch.tensor([False, False, False, False, True, True, False])
+    expected, found, begin = state.clone(), [], 0
+    for number, (slot, length, place) in enumerate(zip(slots, lens, kept, strict=True)):
+        part = (numbers[begin : begin + length] for numbers in inputs)
+        spans = RecurrentSpans(torch.tensor([slot]), is_first[number : number + 1], (length,))
+        found.append(op.op(*part, expected, spans))
+        if place >= 0:
+            expected[place] = expected[slot]
+        begin += length
+    spans = RecurrentSpans(torch.tensor(slots), is_first, lens, torch.tensor(kept))
+    assert torch.equal(op.op(*inputs, state, spans), torch.cat(found))
+    assert torch.equal(state, expected)
+
+
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("steps", [(150,), (1, 1, 40)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -343,6 +367,7 @@ def test_gated_norms_equal_the_reference(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_that_is_not_there_is_refused(kind: str) -> None:
     op, sizes = KINDS[kind], SIZES[3]
-    spans = RecurrentSpans(torch.tensor([2]), torch.tensor([True]), (3,))
-    with pytest.raises(IndexError, match="no row of the state"):
-        op.op(*op.make(3, sizes), op.state(2, sizes), spans)
+    for slot, kept in ((2, None), (1, torch.tensor([2]))):
+        spans = RecurrentSpans(torch.tensor([slot]), torch.tensor([True]), (3,), kept)
+        with pytest.raises(IndexError, match="no row of the state"):
+            op.op(*op.make(3, sizes), op.state(2, sizes), spans)

@@ -60,12 +60,22 @@ class RecurrentSpans:
     Span i has `query_lens[i]` consecutive tokens, and its state is in row `slots[i]`. `is_first`: [num_spans] bool, on
     the device: the span begins its sequence, and whatever the row holds counts as zero. The same slot is there once,
     but for that of padding, whose state nobody reads.
+
+    `kept`: [num_spans] int64, on the device: rows to which the state behind a span is copied; below 0: to none. Then
+    spans of one slot that follow each other are parts of one sequence, in order.
     """
 
-    def __init__(self, slots: torch.Tensor, is_first: torch.Tensor, query_lens: Sequence[int]) -> None:
+    def __init__(
+        self,
+        slots: torch.Tensor,
+        is_first: torch.Tensor,
+        query_lens: Sequence[int],
+        kept: torch.Tensor | None = None,
+    ) -> None:
         self.slots = slots
         self.is_first = is_first
         self.query_lens = tuple(query_lens)
+        self.kept = kept
         # Whether every span has one token.
         self.are_single = all(length == 1 for length in self.query_lens)
         self._shared: dict[Hashable, object] = {}
@@ -85,6 +95,11 @@ class RecurrentSpans:
     def tail(self, length: int) -> Tail:
         """Where the tokens and the last `length` rows of every span are."""
         return self.shared(("tail", length), lambda: self._find_tail(length))
+
+    def part(self, number: int) -> "RecurrentSpans":
+        """Only the span with this number, whose state is not copied."""
+        one = slice(number, number + 1)
+        return RecurrentSpans(self.slots[one], self.is_first[one], self.query_lens[one])
 
     def shared(self, key: Hashable, find: Callable[[], Shared]) -> Shared:
         """The result of `find`, which is called once per step."""

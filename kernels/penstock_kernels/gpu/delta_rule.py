@@ -1,5 +1,5 @@
-"""The gated delta rule of one token of each sequence: some columns of a head's matrix are read, corrected, asked and
-written, once."""
+"""The gated delta rule of one token of each sequence, and of those that are drafted behind it: some columns of a head's
+matrix are read once, corrected and asked, and written."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ import triton.language as tl
 
 from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
-from penstock_kernels.gpu.recurrent import bounded_step
+from penstock_kernels.gpu.recurrent import bounded_step, run_length
 
 # Columns of a program: rows of 128 bytes are read, and one sequence of 32 heads of 128 fills 128 programs. Unmeasured.
 _COLUMNS = 32
@@ -23,37 +23,45 @@ def _unit(ptr, rows, mask, scale):
 @triton.jit
 def _correct_one_kernel(
     query_ptr, key_ptr, value_ptr, step_ptr, beta_ptr, log_rate_ptr, step_bias_ptr, state_ptr,
-    slot_ptr, is_first_ptr, out_ptr,
+    slot_ptr, is_first_ptr, kept_ptr, out_ptr,
     stride_query, stride_key, stride_value, stride_step, stride_beta, scale, min_step, max_step,
     NUM_HEADS: tl.constexpr, COPIES: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_KEY: tl.constexpr, BLOCK_VALUE: tl.constexpr, BY_ROW: tl.constexpr,
+    BLOCK_KEY: tl.constexpr, BLOCK_VALUE: tl.constexpr, BY_ROW: tl.constexpr, KEEPS: tl.constexpr,
 ):  # fmt: skip
     span, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     rows, columns = tl.arange(0, BLOCK_KEY), tl.program_id(2) * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
     is_row, is_column = rows < KEY_DIM, columns < VALUE_DIM
     mask = is_row[:, None] & is_column[None, :]
-    matrix = state_ptr + (tl.load(slot_ptr + span) * NUM_HEADS + head) * KEY_DIM * VALUE_DIM
-    numbers = matrix + rows[:, None] * VALUE_DIM + columns[None, :]
+    row_size = NUM_HEADS * KEY_DIM * VALUE_DIM
+    places = head * KEY_DIM * VALUE_DIM + rows[:, None] * VALUE_DIM + columns[None, :]
+    length = run_length(slot_ptr, span, KEEPS)
+    mask = mask & (length > 0)
+    numbers = state_ptr + tl.load(slot_ptr + span) * row_size + places
     state = tl.load(numbers, mask=mask & (tl.load(is_first_ptr + span) == 0), other=0.0)
     rate = tl.exp(tl.load(log_rate_ptr + head))
-    if BY_ROW:
-        places = head * KEY_DIM + rows
-        step = tl.load(step_ptr + span * stride_step + places, mask=is_row, other=0.0).to(tl.float32)
-        step += tl.load(step_bias_ptr + places, mask=is_row, other=0.0)
-        state *= tl.exp(-rate * bounded_step(step, min_step, max_step))[:, None]
-    else:
-        step = tl.load(step_ptr + span * stride_step + head).to(tl.float32) + tl.load(step_bias_ptr + head)
-        state *= tl.exp(-rate * bounded_step(step, min_step, max_step))
-    key_head = head // COPIES * KEY_DIM
-    key = _unit(key_ptr + span * stride_key + key_head, rows, is_row, 1.0)
-    query = _unit(query_ptr + span * stride_query + key_head, rows, is_row, scale)
-    of_head = head * VALUE_DIM + columns
-    value = tl.load(value_ptr + span * stride_value + of_head, mask=is_column, other=0.0).to(tl.float32)
-    beta = tl.sigmoid(tl.load(beta_ptr + span * stride_beta + head).to(tl.float32))
-    change = (value - tl.sum(state * key[:, None], axis=0)) * beta
-    state += key[:, None] * change[None, :]
-    found = tl.sum(state * query[:, None], axis=0).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + span * NUM_HEADS * VALUE_DIM + of_head, found, mask=is_column)
+    key_head, of_head = head // COPIES * KEY_DIM, head * VALUE_DIM + columns
+    for token in range(span, span + length):
+        if BY_ROW:
+            of_row = head * KEY_DIM + rows
+            step = tl.load(step_ptr + token * stride_step + of_row, mask=is_row, other=0.0).to(tl.float32)
+            step += tl.load(step_bias_ptr + of_row, mask=is_row, other=0.0)
+            state *= tl.exp(-rate * bounded_step(step, min_step, max_step))[:, None]
+        else:
+            step = tl.load(step_ptr + token * stride_step + head).to(tl.float32) + tl.load(
+                step_bias_ptr + head
+            )
+            state *= tl.exp(-rate * bounded_step(step, min_step, max_step))
+        key = _unit(key_ptr + token * stride_key + key_head, rows, is_row, 1.0)
+        query = _unit(query_ptr + token * stride_query + key_head, rows, is_row, scale)
+        value = tl.load(value_ptr + token * stride_value + of_head, mask=is_column, other=0.0).to(tl.float32)
+        beta = tl.sigmoid(tl.load(beta_ptr + token * stride_beta + head).to(tl.float32))
+        change = (value - tl.sum(state * key[:, None], axis=0)) * beta
+        state += key[:, None] * change[None, :]
+        found = tl.sum(state * query[:, None], axis=0).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + token * NUM_HEADS * VALUE_DIM + of_head, found, mask=is_column)
+        if KEEPS:
+            kept = tl.load(kept_ptr + token)
+            tl.store(state_ptr + kept * row_size + places, state, mask=mask & (kept >= 0))
     tl.store(numbers, state, mask=mask)
 
 
@@ -84,6 +92,7 @@ def gated_delta_rule(
         state,
         spans.slots,
         spans.is_first,
+        spans.slots if spans.kept is None else spans.kept,
         out,
         *(part.stride(0) for part in (query, key, value, step, beta)),
         key_dim**-0.5,
@@ -96,6 +105,7 @@ def gated_delta_rule(
         BLOCK_KEY=triton.next_power_of_2(key_dim),
         BLOCK_VALUE=block,
         BY_ROW=step.dim() == 3,
+        KEEPS=spans.kept is not None,
         num_warps=4,
     )
     return out

@@ -1,5 +1,5 @@
-"""The state space of Mamba-2 for one token of each sequence: some rows of a head's matrix are read, changed, asked and
-written, once."""
+"""The state space of Mamba-2 for one token of each sequence, and for those that are drafted behind it: some rows of a
+head's matrix are read once, changed and asked, and written."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ import triton.language as tl
 
 from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
-from penstock_kernels.gpu.recurrent import bounded_step
+from penstock_kernels.gpu.recurrent import bounded_step, run_length
 
 # Numbers of a program: 32 per thread at 4 warps. Unmeasured.
 _TILE = 4096
@@ -16,29 +16,36 @@ _TILE = 4096
 @triton.jit
 def _scan_one_kernel(
     x_ptr, step_ptr, inward_ptr, outward_ptr, log_rate_ptr, step_bias_ptr, skip_ptr, state_ptr,
-    slot_ptr, is_first_ptr, out_ptr,
+    slot_ptr, is_first_ptr, kept_ptr, out_ptr,
     stride_x, stride_step, stride_inward, stride_outward, min_step, max_step,
     NUM_HEADS: tl.constexpr, COPIES: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr,
-    BLOCK_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, KEEPS: tl.constexpr,
 ):  # fmt: skip
     span, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     rows, columns = tl.program_id(2) * BLOCK_DIM + tl.arange(0, BLOCK_DIM), tl.arange(0, BLOCK_SIZE)
     is_row, is_column = rows < DIM, columns < SIZE
     mask = is_row[:, None] & is_column[None, :]
-    matrix = state_ptr + (tl.load(slot_ptr + span) * NUM_HEADS + head) * DIM * SIZE
-    numbers = matrix + rows[:, None] * SIZE + columns[None, :]
+    row_size = NUM_HEADS * DIM * SIZE
+    places = head * DIM * SIZE + rows[:, None] * SIZE + columns[None, :]
+    length = run_length(slot_ptr, span, KEEPS)
+    mask = mask & (length > 0)
+    numbers = state_ptr + tl.load(slot_ptr + span) * row_size + places
     state = tl.load(numbers, mask=mask & (tl.load(is_first_ptr + span) == 0), other=0.0)
-    step = tl.load(step_ptr + span * stride_step + head).to(tl.float32) + tl.load(step_bias_ptr + head)
-    step = bounded_step(step, min_step, max_step)
     group, of_head = head // COPIES * SIZE, head * DIM + rows
-    x = tl.load(x_ptr + span * stride_x + of_head, mask=is_row, other=0.0).to(tl.float32)
-    inward = tl.load(inward_ptr + span * stride_inward + group + columns, mask=is_column, other=0.0)
-    outward = tl.load(outward_ptr + span * stride_outward + group + columns, mask=is_column, other=0.0)
-    state *= tl.exp(-tl.exp(tl.load(log_rate_ptr + head)) * step)
-    state += (x * step)[:, None] * inward.to(tl.float32)[None, :]
-    found = tl.sum(state * outward.to(tl.float32)[None, :], axis=1) + x * tl.load(skip_ptr + head)
-    target = out_ptr + span * NUM_HEADS * DIM + of_head
-    tl.store(target, found.to(out_ptr.dtype.element_ty), mask=is_row)
+    for token in range(span, span + length):
+        step = tl.load(step_ptr + token * stride_step + head).to(tl.float32) + tl.load(step_bias_ptr + head)
+        step = bounded_step(step, min_step, max_step)
+        x = tl.load(x_ptr + token * stride_x + of_head, mask=is_row, other=0.0).to(tl.float32)
+        inward = tl.load(inward_ptr + token * stride_inward + group + columns, mask=is_column, other=0.0)
+        outward = tl.load(outward_ptr + token * stride_outward + group + columns, mask=is_column, other=0.0)
+        state *= tl.exp(-tl.exp(tl.load(log_rate_ptr + head)) * step)
+        state += (x * step)[:, None] * inward.to(tl.float32)[None, :]
+        found = tl.sum(state * outward.to(tl.float32)[None, :], axis=1) + x * tl.load(skip_ptr + head)
+        target = out_ptr + token * NUM_HEADS * DIM + of_head
+        tl.store(target, found.to(out_ptr.dtype.element_ty), mask=is_row)
+        if KEEPS:
+            kept = tl.load(kept_ptr + token)
+            tl.store(state_ptr + kept * row_size + places, state, mask=mask & (kept >= 0))
     tl.store(numbers, state, mask=mask)
 
 
@@ -69,6 +76,7 @@ def state_space_scan(
         state,
         spans.slots,
         spans.is_first,
+        spans.slots if spans.kept is None else spans.kept,
         out,
         *(part.stride(0) for part in (x, step, inward, outward)),
         decay.min_step,
@@ -79,6 +87,7 @@ def state_space_scan(
         SIZE=size,
         BLOCK_DIM=block_dim,
         BLOCK_SIZE=block_size,
+        KEEPS=spans.kept is not None,
         num_warps=4,
     )
     return out

@@ -13,10 +13,10 @@ class Spans(ctypes.Structure):
     """`RecurrentSpans` of src/recurrent.h, field by field. What it points to lives as long as this."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("slots", "starts", "is_first")),
+        *((name, ctypes.c_void_p) for name in ("slots", "starts", "is_first", "kept")),
         *((name, ctypes.c_int64) for name in ("num_spans", "num_slots")),
     )
-    kept: tuple[object, ...]
+    owners: tuple[object, ...]
 
 
 class Forgetting(ctypes.Structure):
@@ -40,10 +40,16 @@ def _spans_of(spans: RecurrentSpans, num_slots: int) -> Spans:
         ends.append(ends[-1] + length)
     starts = (ctypes.c_int64 * len(ends))(*ends)
     slots, is_first = spans.slots.contiguous(), spans.is_first.contiguous()
+    rows = None if spans.kept is None else spans.kept.contiguous()
     call = Spans(
-        slots.data_ptr(), ctypes.addressof(starts), is_first.data_ptr(), len(spans.query_lens), num_slots
+        slots.data_ptr(),
+        ctypes.addressof(starts),
+        is_first.data_ptr(),
+        None if rows is None else rows.data_ptr(),
+        len(spans.query_lens),
+        num_slots,
     )
-    call.kept = (slots, starts, is_first)
+    call.owners = (slots, starts, is_first, rows)
     return call
 
 

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
+from penstock_kernels.reference.in_order import in_order
 
 
 def causal_conv(
@@ -14,6 +15,8 @@ def causal_conv(
     spans: RecurrentSpans,
     silu: bool,
 ) -> torch.Tensor:
+    if spans.kept is not None:
+        return in_order(spans, state, lambda rows, one: causal_conv(x[rows], weight, bias, state, one, silu))
     length = state.shape[1]
     # [num_spans, length, channels]
     before = state[spans.slots].masked_fill(spans.is_first[:, None, None], 0)

@@ -9,6 +9,7 @@ import torch
 
 from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.recurrent_spans import Chunks, RecurrentSpans, Singles
+from penstock_kernels.reference.in_order import in_order
 
 _CHUNK = 64
 _EPS = 1e-6
@@ -24,6 +25,14 @@ def gated_delta_rule(
     state: torch.Tensor,
     spans: RecurrentSpans,
 ) -> torch.Tensor:
+    if spans.kept is not None:
+        return in_order(
+            spans,
+            state,
+            lambda rows, one: gated_delta_rule(
+                query[rows], key[rows], value[rows], step[rows], beta[rows], decay, state, one
+            ),
+        )
     copies = value.shape[1] // key.shape[1]
     queries, keys = (_normed(part).repeat_interleave(copies, dim=1) for part in (query, key))
     queries *= query.shape[2] ** -0.5

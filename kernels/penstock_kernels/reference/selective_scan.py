@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
+from penstock_kernels.reference.in_order import in_order
 
 
 def selective_scan(
@@ -19,6 +20,15 @@ def selective_scan(
     state: torch.Tensor,
     spans: RecurrentSpans,
 ) -> torch.Tensor:
+    if spans.kept is not None:
+        of_channels = step_bias, rate
+        return in_order(
+            spans,
+            state,
+            lambda rows, one: selective_scan(
+                x[rows], step[rows], *of_channels, inward[rows], outward[rows], skip, state, one
+            ),
+        )
     steps, numbers = F.softplus(step.float() + step_bias), x.float()
     inputs = _Inputs(steps, numbers * steps, rate, inward.float(), outward.float())
     output = torch.empty(x.shape, dtype=torch.float32, device=x.device)

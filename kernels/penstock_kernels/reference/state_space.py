@@ -6,6 +6,7 @@ import torch
 
 from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.recurrent_spans import Chunks, RecurrentSpans, Singles
+from penstock_kernels.reference.in_order import in_order
 
 _CHUNK = 64
 
@@ -20,6 +21,14 @@ def state_space_scan(
     state: torch.Tensor,
     spans: RecurrentSpans,
 ) -> torch.Tensor:
+    if spans.kept is not None:
+        return in_order(
+            spans,
+            state,
+            lambda rows, one: state_space_scan(
+                x[rows], step[rows], decay, inward[rows], outward[rows], skip, state, one
+            ),
+        )
     copies = x.shape[1] // inward.shape[1]
     into, out_of = (part.float().repeat_interleave(copies, dim=1) for part in (inward, outward))
     steps, numbers = decay.steps(step), x.float()

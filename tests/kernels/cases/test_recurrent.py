@@ -150,6 +150,53 @@ def test_selective_scan(
     )
 
 
+def drafted(device: torch.device) -> RecurrentSpans:
+    """A token alone, one with three drafted behind it, and the first of a sequence with one."""
+    slots, kept = [4, 2, 2, 2, 2, 6, 6], [-1, 0, 5, 1, -1, 3, -1]
+    is_first = torch.tensor([False, False, False, False, False, True, False], device=device)
+    rows = torch.tensor([slots, kept], device=device)
+    return RecurrentSpans(rows[0], is_first, (1,) * len(slots), rows[1])
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_gated_delta_rule_keeps_states_behind_tokens(by_row: bool, device: torch.device) -> None:
+    spans, (heads, key_dim, value_dim) = drafted(device), (4, 10, 40)
+    query, key = (rows_of(spans, torch.float32, 2, key_dim) for _ in range(2))
+    of_head = (heads, key_dim) if by_row else (heads,)
+    rest = [rows_of(spans, torch.float32, heads, value_dim), rows_of(spans, torch.float32, *of_head)]
+    given = [query, key, *rest, rows_of(spans, torch.float32, heads), decay_of(device, *of_head)]
+    state = torch.randn(NUM_ROWS, heads, key_dim, value_dim, device=device)
+    check(gated_delta_rule, reference.gated_delta_rule, given, spans, state)
+
+
+def test_state_space_scan_keeps_states_behind_tokens(device: torch.device) -> None:
+    spans, (heads, groups, dim, size) = drafted(device), (4, 2, 80, 10)
+    inward, outward = (rows_of(spans, torch.float32, groups, size) for _ in range(2))
+    x, step = rows_of(spans, torch.float32, heads, dim), rows_of(spans, torch.float32, heads)
+    given = [x, step, decay_of(device, heads), inward, outward, torch.randn(heads, device=device)]
+    state = torch.randn(NUM_ROWS, heads, dim, size, device=device)
+    check(state_space_scan, reference.state_space_scan, given, spans, state)
+
+
+def test_selective_scan_keeps_states_behind_tokens(device: torch.device) -> None:
+    spans, (channels, size) = drafted(device), (300, 6)
+    inward, outward = (rows_of(spans, torch.float32, size) for _ in range(2))
+    vectors = [torch.linspace(-9, 9, channels, device=device), torch.rand(channels, size, device=device)]
+    given = [*(rows_of(spans, torch.float32, channels) for _ in range(2)), *vectors, inward, outward]
+    state = torch.randn(NUM_ROWS, channels, size, device=device)
+    given.append(torch.randn(channels, device=device))
+    check(selective_scan, reference.selective_scan, given, spans, state)
+
+
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_causal_conv_keeps_inputs_behind_tokens(width: int, device: torch.device) -> None:
+    spans, channels = drafted(device), 300
+    weight, bias = torch.randn(channels, width, device=device), torch.randn(channels, device=device)
+    state = torch.randn(NUM_ROWS, width - 1, channels, device=device)
+    given = [rows_of(spans, torch.float32, channels), weight, bias]
+    check(causal_conv, reference.causal_conv, given, spans, state, (True,))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gate_first", [False, True])
 @pytest.mark.parametrize("has_silu", [False, True])

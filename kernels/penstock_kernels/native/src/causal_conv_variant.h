@@ -20,6 +20,10 @@ INLINE void NAME(convolve_span)(
     }
     for (int i = 0; i < width - 1; i++)
         NAME(store_as)(call->state, (row + i) * call->num_channels + channel, seen[i], dtype);
+    if (!call->spans.kept || call->spans.kept[span] < 0) return;
+    const int64_t kept = call->spans.kept[span] * (width - 1);
+    for (int i = 0; i < width - 1; i++)
+        NAME(store_as)(call->state, (kept + i) * call->num_channels + channel, seen[i], dtype);
 }
 
 INLINE void NAME(convolve_channels)(const CausalConv *call, int channel, const int width, const int dtype) {

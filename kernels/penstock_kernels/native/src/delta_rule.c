@@ -67,7 +67,14 @@ int penstock_correct(const DeltaRule *call) {
     if (!are_rows(&call->spans)) return -1;
     const Correct correct = variant(call->key_dim, call->value_dim, call->max_lanes);
     const int64_t count = call->spans.num_spans * call->num_heads;
+    const int64_t size = (int64_t)call->key_dim * call->value_dim;
 #pragma omp parallel for schedule(dynamic) num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t item = 0; item < count; item++) correct(call, item / call->num_heads, (int)(item % call->num_heads));
+    for (int64_t item = 0; item < count; item++) {
+        const int64_t first = item / call->num_heads, head = item % call->num_heads;
+        for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
+            correct(call, span, (int)head);
+            keep_part(&call->spans, span, call->state, call->num_heads * size, head * size, size);
+        }
+    }
     return 0;
 }

@@ -58,7 +58,11 @@ int penstock_select(const Selective *call) {
     for (int64_t item = 0; item < call->spans.num_spans * parts; item++) {
         const int from = (int)(item % parts) * SELECTED;
         const int until = from + SELECTED < call->num_channels ? from + SELECTED : call->num_channels;
-        select(call, item / parts, from, until);
+        const int64_t first = item / parts, size = call->state_size;
+        for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
+            select(call, span, from, until);
+            keep_part(&call->spans, span, call->state, call->num_channels * size, from * size, (until - from) * size);
+        }
     }
     return 0;
 }

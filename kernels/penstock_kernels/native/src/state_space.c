@@ -62,7 +62,14 @@ int penstock_scan(const StateSpace *call) {
     if (!are_rows(&call->spans)) return -1;
     const Scan scan = variant(call->dim, call->state_size, call->max_lanes);
     const int64_t count = call->spans.num_spans * call->num_heads;
+    const int64_t size = (int64_t)call->dim * call->state_size;
 #pragma omp parallel for schedule(dynamic) num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t item = 0; item < count; item++) scan(call, item / call->num_heads, (int)(item % call->num_heads));
+    for (int64_t item = 0; item < count; item++) {
+        const int64_t first = item / call->num_heads, head = item % call->num_heads;
+        for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
+            scan(call, span, (int)head);
+            keep_part(&call->spans, span, call->state, call->num_heads * size, head * size, size);
+        }
+    }
     return 0;
 }
