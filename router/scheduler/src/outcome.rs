@@ -1,5 +1,7 @@
 //! Takes in what the shards answer: tokens, errors and what became certain by it.
 
+use std::ops::Range;
+
 use crate::event::{Event, EventKind};
 use crate::pipeline::Mismatch;
 use crate::plan::{Outcome, PromptScores, Sampled, SlotId};
@@ -14,6 +16,13 @@ struct Tokens {
     /// Those that the request takes: all of them, up to its end. What is behind that, nobody gets to know.
     num_taken: u32,
     has_end: bool,
+}
+
+impl Tokens {
+    /// What an open span computed and the shards count, beyond its request's end, too.
+    fn positions(self, span: &PlannedSpan) -> Range<u32> {
+        span.start..span.start + self.num_sampled
+    }
 }
 
 /// A request that got tokens.
@@ -118,10 +127,12 @@ impl Scheduler {
         row.settle_drafts(span.max_drafts, num_unused);
         let end = span.end + tokens.num_taken.saturating_sub(1) - u32::from(is_late);
         self.memory.confirm(sequence, row, end, self.now);
-        match span.snapshot {
-            Some(planned) if is_late => self.memory.give_back_snapshot(planned),
-            Some(planned) => self.memory.keep_snapshot(sequence, row, planned, end),
-            None => {}
+        if let Some(planned) = span.snapshot {
+            let kept = if span.is_open { self.memory.output_end(tokens.positions(span)) } else { Some(end) };
+            match kept.filter(|kept| *kept <= end && !is_late) {
+                Some(kept) => self.memory.keep_snapshot(sequence, row, planned, kept),
+                None => self.memory.give_back_snapshot(planned),
+            }
         }
         if num_unused > 0 {
             self.pipeline.take_back(span.id, num_unused);

@@ -77,6 +77,11 @@ impl Row {
         self.len
     }
 
+    /// Where the next span begins if every draft in flight is wrong.
+    pub fn earliest(&self) -> u32 {
+        self.planned - self.num_drafts
+    }
+
     pub fn last_step(&self) -> u64 {
         self.last_step
     }

@@ -18,17 +18,25 @@ impl Scheduler {
     /// The same, and up to `max_drafts` positions behind them, which also have blocks.
     pub(crate) fn plan_drafting(&mut self, id: RequestId, len: u32, max_drafts: u32, draft: &mut PlanDraft) {
         let Some(running) = self.sequences.running_mut(id) else { return };
+        let earliest = running.row().earliest();
         let mut span = running.plan(len, max_drafts, draft.step());
         let is_point = running.row_mut().reach_point();
-        span.snapshot = self.plan_snapshot(&span, is_point);
+        span.snapshot = self.plan_snapshot(&span, earliest, is_point);
         draft.add_span(span);
         self.totals.computed_tokens += u64::from(len);
     }
 
     /// A place for the state behind a span, if it is to be kept: at a point of its row, and at the end of each block of
-    /// output.
-    fn plan_snapshot(&mut self, span: &PlannedSpan, is_point: bool) -> Option<PlannedSnapshot> {
-        let is_rolling = !is_point && span.samples && self.memory.keeps_output_at(span.end);
+    /// output; of an open span, which may begin at `earliest`, if it may reach one.
+    fn plan_snapshot(
+        &mut self,
+        span: &PlannedSpan,
+        earliest: u32,
+        is_point: bool,
+    ) -> Option<PlannedSnapshot> {
+        let reached =
+            if span.is_open { earliest..span.end + span.max_drafts } else { span.end - 1..span.end };
+        let is_rolling = !is_point && span.samples && self.memory.output_end(reached).is_some();
         if !is_point && !is_rolling {
             return None;
         }

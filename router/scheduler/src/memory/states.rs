@@ -1,5 +1,7 @@
 //! The states of sequences that are kept for others, where the model has states: a prefix is shared up to one of them.
 
+use std::ops::Range;
+
 use super::{Memory, Shared};
 use crate::plan::{BlockId, SnapshotId};
 use crate::prefix_index::BlockKey;
@@ -41,9 +43,11 @@ impl Memory {
         self.promises.make_snapshot(sequence.id(), block.key);
     }
 
-    /// Whether states of output that ends at `position` are kept: the next turn of a conversation begins there.
-    pub fn keeps_output_at(&self, position: u32) -> bool {
-        self.has_states && position.is_multiple_of(self.block_size)
+    /// The last end of a block that computing these positions reaches, behind one of them: there states of output are
+    /// kept, and the next turn of a conversation begins.
+    pub fn output_end(&self, positions: Range<u32>) -> Option<u32> {
+        let end = positions.end / self.block_size * self.block_size;
+        (self.has_states && end > positions.start).then_some(end)
     }
 
     /// A place for a state.

@@ -125,6 +125,8 @@ pub struct FakeShard {
     pub facts: ShardFacts,
     slots: BTreeMap<SlotId, Slot>,
     snapshots: BTreeMap<SnapshotId, State>,
+    /// The last ends of blocks that open spans of the step reached.
+    block_ends: BTreeMap<SlotId, State>,
     kv: Vec<u64>,
     last_step: u64,
     /// Which of the slots that are to sample sit a step out, as those do whose grammar takes long.
@@ -160,6 +162,7 @@ impl FakeShard {
             facts,
             slots: BTreeMap::new(),
             snapshots: BTreeMap::new(),
+            block_ends: BTreeMap::new(),
             kv,
             last_step: 0,
             is_late: Box::new(|_| false),
@@ -204,16 +207,23 @@ impl FakeShard {
     }
 
     fn keep_states(&mut self, plan: &Plan) {
-        let kept: BTreeMap<_, _> = plan
-            .spans
-            .iter()
-            .filter_map(|span| Some((span.snapshot?, self.slots[&span.slot].state)))
-            .collect();
+        let kept: BTreeMap<_, _> =
+            plan.spans.iter().filter_map(|span| Some((span.snapshot?, self.kept_behind(span)))).collect();
+        self.block_ends.clear();
         let num_kept = plan.spans.iter().filter(|span| span.snapshot.is_some()).count();
         assert_eq!(kept.len(), num_kept, "no two states are kept in one place");
         let is_place = |id: &SnapshotId| id.0 < self.facts.capacity.num_snapshots;
         assert!(kept.keys().all(is_place), "a snapshot is in range");
         self.snapshots.extend(kept);
+    }
+
+    /// The state at the end of a span, or at the last end of a block that an open one reached; without one, anything.
+    fn kept_behind(&self, span: &Span) -> State {
+        let reached = self.block_ends.get(&span.slot).copied();
+        match span.max_drafts {
+            Some(_) => reached.unwrap_or(State { kv: POISON, len: usize::MAX }),
+            None => self.slots[&span.slot].state,
+        }
     }
 
     /// The tokens that a slot has now, its prompt among them.
@@ -236,6 +246,10 @@ impl FakeShard {
             let start = len - 1 + number;
             let span = Span { slot: span.slot, start, len: 1, max_drafts: None, snapshot: None };
             self.compute(span, number == 0, outcome);
+            let state = self.slots[&span.slot].state;
+            if state.len.is_multiple_of(size as usize) {
+                self.block_ends.insert(span.slot, state);
+            }
             if self.slots[&span.slot].is_late {
                 break;
             }

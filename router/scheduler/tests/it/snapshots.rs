@@ -73,6 +73,41 @@ fn an_answer_keeps_one_state_however_long_it_is() {
 }
 
 #[test]
+fn the_next_turn_begins_where_the_answer_ended_whatever_was_drafted() {
+    for (max_drafts, num_right) in [(3, 0), (3, 1), (3, 3), (9, 0), (9, 2), (9, 9)] {
+        let mut world = World::with(facts(64, 6), |config| config.max_drafts = max_drafts);
+        world.shard.drafts = Box::new(move |most| (most, num_right.min(most)));
+        let first = prompt(1, 10);
+        cached(&mut world, &first, 21);
+        let second = next_turn(&first, 21, 9);
+        assert_eq!(cached(&mut world, &second, 21), 28, "{num_right} of {max_drafts}");
+        assert_eq!(cached(&mut world, &next_turn(&second, 21, 5), 1), 60, "{num_right} of {max_drafts}");
+        assert!(world.scheduler.totals().drafted_tokens > 0);
+    }
+}
+
+#[test]
+fn an_answer_that_ends_within_a_draft_leaves_no_state_behind_its_end() {
+    let ending = |eos_token_ids| {
+        let facts = facts(64, 6);
+        ShardFacts { capacity: Capacity { eos_token_ids, ..facts.capacity }, ..facts }
+    };
+    let all = alone(&prompt(1, 10), 30);
+    for last in &all[2..14] {
+        let facts = ending(vec![*last]);
+        let mut world = World::with(facts, |config| config.max_drafts = 9);
+        world.shard.drafts = Box::new(|most| (most, most));
+        let id = world.submit(&prompt(1, 10), 30);
+        world.run();
+        let len = 10 + world.output[&id].len() as u32;
+        let next = world.submit(&[&prompt(1, 10), world.output[&id].as_slice(), &prompt(99, 9)].concat(), 1);
+        world.run();
+        // What is computed behind the end is of no use to anybody; the last token itself is a draft at times.
+        assert!(world.cached[&next] <= len && world.cached[&next] >= 8, "{last}: {}", world.cached[&next]);
+    }
+}
+
+#[test]
 fn where_requests_diverge_a_state_is_kept() {
     let mut world = world(64, 8);
     let system = prompt(1, 17);
