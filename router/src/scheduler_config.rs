@@ -15,12 +15,14 @@ pub(crate) fn possible(config: SchedulerConfig, facts: &EngineFacts) -> Schedule
         return config;
     }
     let prefix_caching = config.prefix_caching && facts.num_snapshots > 0;
+    let max_drafts = if facts.drafts_with_states() { config.max_drafts } else { 0 };
     let prefixes = if prefix_caching { "shared up to states that are kept" } else { "not shared" };
+    let drafts = if max_drafts > 0 { "tokens are drafted" } else { "no tokens are drafted" };
     tracing::info!(
         snapshots = facts.num_snapshots,
-        "no tokens are drafted, and prefixes are {prefixes}: layers of this model keep a state of each sequence"
+        "{drafts}, and prefixes are {prefixes}: layers of this model keep a state of each sequence"
     );
-    SchedulerConfig { prefix_caching, max_drafts: 0, ..config }
+    SchedulerConfig { prefix_caching, max_drafts, ..config }
 }
 
 /// The smaller of each flag and what the shards can do.

@@ -127,6 +127,37 @@ def test_without_snapshots_nothing_is_cached(model: Path, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_drafts_change_neither_answers_nor_states(
+    kind: str, saved: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = saved(kind)
+    drafts = ("--speculation=ngram", "--speculate=6", faults.hold_flag(tmp_path))
+    with Launched(tmp_path, f"--model-id={model}", *drafts, *FLAGS) as server:
+        server.wait_until_serving()
+        assert "tokens are drafted, and prefixes are shared up to states that are kept" in server.stderr
+        answer = greedy(model, PROMPT, NUM_NEW)[1]
+        for more, cached in (({"n": 2}, 0), ({}, CACHED)):
+            reply = ask(server, **more)
+            assert [choice["text"] for choice in reply["choices"]] == [answer] * more.get("n", 1)
+            assert num_cached(reply) == cached
+        drawn = {"max_tokens": NUM_NEW, "temperature": 0.8, "seed": 4, "logit_bias": {"66": 60, "67": 60}}
+        first, again = (ask(server, **drawn)["choices"][0]["text"] for _ in range(2))
+        assert first == again
+        lines = server.get("/metrics")[1].decode().splitlines()
+        counts = dict(line.rsplit(" ", 1) for line in lines if line.startswith("tgi_speculation"))
+        drafted, accepted = (
+            float(counts[f"tgi_speculation_{name}_tokens"]) for name in ("drafted", "accepted")
+        )
+        assert 0 < accepted < drafted
+        ranks = faults.shard(server, 0)
+        body = {"inputs": PROMPT, "parameters": {"max_new_tokens": NUM_NEW}}
+        with faults.held_load(server, [body] * 3) as load:
+            faults.kill(ranks)
+            faults.time_until(lambda: faults.is_gone(ranks), 1.0 * SLACK)
+        assert [record.text for record in load.finish()] == [answer] * 3
+
+
 def test_streams_go_on_when_the_shard_is_killed(server: Launched, model: Path) -> None:
     expected, ranks = greedy(model, PROMPT, NUM_NEW)[1], faults.shard(server, 0)
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": NUM_NEW}}

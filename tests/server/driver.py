@@ -57,6 +57,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         "num_blocks": 64,
         "block_size": 4,
         "num_snapshots": None,
+        "num_draft_states": 0,
         "is_poisoned": False,
     }
     kept = options.pop("kv_cache_dtype", "auto")
@@ -107,6 +108,8 @@ class Sequence:
     computed: int = 0
     # What it held last: nobody has written there since, unless the blocks were given out again.
     left_blocks: list[int] = field(default_factory=list)
+    # Of a model with states: what it is to begin with when it gets a slot again.
+    snapshot: int | None = None
 
     @property
     def tokens(self) -> list[int]:

@@ -32,7 +32,7 @@ sequence: 77 MB in Qwen3-Next 80B. States take their memory before
 the KV cache gets the rest; `--max-batch-size` says how many there are. A sequence cannot go on from the blocks of
 another alone, so the prefix cache keeps states, too (`--max-snapshots`): at the end of a prompt, in output, and where
 requests diverge. A prefix is shared up to the last of these ([scheduling.md](scheduling.md#states)); where none can be
-kept, nothing is shared. No tokens are drafted (`--speculate`), and the router writes a line about that when it starts.
+kept, nothing is shared. Drafts take further states ([speculation.md](speculation.md#models-with-states)).
 `--num-shard` divides their heads (key heads, heads and groups, or channels), and is refused with the key of config.json
 where it cannot. On a CPU they are computed in C ([kernels.md](kernels.md)), and decode steps are recorded. On CUDA
 decode steps are computed by Triton kernels, in graphs but where attention is over latents; prompts by the reference in

@@ -9,6 +9,7 @@ import pytest
 from adapter_folder import tensors, write
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.errors import AdapterInUse, AdapterRefused, ErrorCode
+from penstock_server.engine.decode_graphs import Kind
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
@@ -113,7 +114,7 @@ def test_nothing_is_computed_for_adapters_where_no_row_uses_one(
     assert [it.logprobs for it in after] == [it.logprobs for it in before]
     mixed = generate(engine, "", adapter_id)
     assert engine.graphs is not None
-    assert {(2, False), (2, True)} <= engine.graphs._replays.keys()
+    assert {Kind(2, False), Kind(2, True)} <= engine.graphs._replays.keys()
     assert engine.graphs.sizes, "steps are recorded"
     # Four layers of three, and the head: a prompt, and a decode that is recorded; what follows is replayed.
     of_prompt, of_decode = [14] * 12 + [2], [2] * 13

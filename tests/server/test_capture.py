@@ -20,6 +20,7 @@ from penstock_kernels.base import adapter_table
 from penstock_kernels.base.adapter_table import NUM_WORDS
 from penstock_server.base.config import CudaConfig, GroupConfig
 from penstock_server.engine.constrained_slot import ConstrainedSlot
+from penstock_server.engine.decode_graphs import Kind
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.step_clock import StepClock
@@ -131,13 +132,13 @@ def test_a_step_with_adapters_waits_for_nothing(
         graphs, adapters = engine.graphs, engine.slots.adapters
         assert graphs is not None
         captured = dict(graphs._replays)
-        assert captured.keys() == {(size, uses) for size in (1, 2, 4) for uses in (True, False)}
+        assert captured.keys() == {Kind(size, uses) for size in (1, 2, 4) for uses in (True, False)}
         replayed: list[bool] = []
         run = graphs.run
 
-        def watched(decode: torch.Tensor) -> torch.Tensor:
+        def watched(decode: torch.Tensor, kept: None) -> torch.Tensor:
             replayed.append(len(decode) == 3)
-            return run(decode)
+            return run(decode, kept=kept)
 
         monkeypatch.setattr(graphs, "run", watched)
         Driver(execute_on(engine)).run(sequences(KINDS[:2]))

@@ -386,9 +386,9 @@ def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
     plain: list[list[int]] = []
     stage = engine.staging.stage_decodes
 
-    def recorded(decodes: Decodes, is_recorded: bool) -> Step:
+    def recorded(decodes: Decodes, *rest: Any) -> Step:
         plain.append(decodes.slots.tolist())
-        return stage(decodes, is_recorded)
+        return stage(decodes, *rest)
 
     monkeypatch.setattr(engine.staging, "stage_decodes", recorded)
     outcome = engine.launch(Plan(1, 2, spans=[Span(0, 3, 1), Span(1, 4, 1)])).resolve()

@@ -70,10 +70,10 @@ def test_a_constrained_row_is_chosen_in_the_recorded_step(
     steps: list[tuple[int, int]] = []
     stage, choose = engine.staging.stage_decodes, native.choose
 
-    def staged(decodes: Any, is_recorded: bool) -> Any:
+    def staged(decodes: Any, is_recorded: bool, *rest: Any) -> Any:
         assert is_recorded
         steps.append((decodes.num_decodes, len(decodes.apart)))
-        return stage(decodes, is_recorded)
+        return stage(decodes, is_recorded, *rest)
 
     def chosen(logits: Any, *rest: Any) -> Any:
         assert len(rest[-1].rows) == 1

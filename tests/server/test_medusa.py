@@ -9,7 +9,6 @@ import pytest
 import torch
 from counting_model import NUM_HEADS, counting_model, medusa_heads, noisy_heads
 from driver import execute_on, make_engine
-from family_models import CASES
 from open_spans import (
     EVERYTHING,
     MAX_DRAFTS,
@@ -163,5 +162,3 @@ def test_what_cannot_draft_is_refused_by_name(
         StartError, match="is for --speculation medusa, and --speculation draft was asked for"
     ):
         make_engine(model, draft_model_path=right, drafter="draft")
-    with pytest.raises(StartError, match="keep a state"):
-        make_engine(saved_model(**CASES["lfm2"]).folder, draft_model_path=right)

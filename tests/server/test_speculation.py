@@ -232,16 +232,6 @@ def test_a_prediction_stands_between_prompt_and_output() -> None:
     assert with_prediction(tokens[:3], 1, predicted).tolist() == [0, 90, 91, 0, 1, 2]
 
 
-def test_nothing_is_drafted_where_layers_have_states(engine: Engine) -> None:
-    expected = play(engine, [SamplingParams()], None)
-    description = replace(engine.description, abilities=(*engine.description.abilities, "recurrent"))
-    parts = (engine.model, engine.cache, engine.slots, engine.group, description)
-    recurrent = Engine(*parts, drafter=Guessing(engine, wrong))
-    got = play(recurrent, [SamplingParams()], MAX_DRAFTS)
-    check_same(got, expected)
-    assert got[0].num_drafted == 0
-
-
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [

@@ -9,6 +9,7 @@ import pytest
 from counting_model import noisy_heads
 from drafting_driver import DraftingDriver
 from driver import execute_on
+from family_models import CASES
 from open_spans import Told, generate
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.limiting_drafter import unlimited
@@ -50,7 +51,15 @@ def _mtp(saved_model: Callable[..., Any], to: Path) -> Made:
     return make(saved_model, to / "mtp", "glm4_moe").folder, {"drafter": "mtp"}
 
 
-DRAFTERS = [_history, _model, _experts, _eagle, _medusa, _mtp]
+def _states(saved_model: Callable[..., Any], _to: Path) -> Made:
+    return saved_model(**CASES["falcon_h1"]).folder, {"num_draft_states": 40}
+
+
+def _selective_states(saved_model: Callable[..., Any], _to: Path) -> Made:
+    return saved_model(**CASES["jamba"]).folder, {"num_draft_states": 40}
+
+
+DRAFTERS = [_history, _model, _experts, _eagle, _medusa, _mtp, _states, _selective_states]
 
 
 def serve_drafts(engine: Engine) -> None:

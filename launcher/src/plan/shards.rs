@@ -10,6 +10,8 @@ use crate::report::shard_name;
 
 /// Token positions per KV block if the size of the cache is given in tokens; else the shards choose the block size.
 const BLOCK_SIZE: u32 = 16;
+/// Slots of a shard by default, as the help text of `--max-batch-size` says.
+const DEFAULT_BATCH_SIZE: u32 = 128;
 
 /// Name and value of a flag; without a value it is left out.
 type Flag = (&'static str, Option<String>);
@@ -79,6 +81,12 @@ impl Group<'_> {
     fn drafter(&self) -> Option<String> {
         let asked = self.args.router.speculation.speculation?;
         (asked != Speculation::Ngram).then(|| name_of(&asked))
+    }
+
+    /// Most tokens that a step may draft, if any are drafted.
+    fn num_draft_states(&self) -> Option<u32> {
+        let max_sequences = self.args.shards.max_batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
+        Some(self.args.router.speculation.max_drafts_of_step(max_sequences)).filter(|states| *states > 0)
     }
 
     /// The folder of what drafts, if any tokens are drafted, and not by n-gram or suffix.
@@ -163,6 +171,7 @@ impl Group<'_> {
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
             ("max-loras", shards.max_loras.map(|adapters| adapters.to_string())),
             ("num-snapshots", shards.max_snapshots.map(|snapshots| snapshots.to_string())),
+            ("num-draft-states", self.num_draft_states().map(|states| states.to_string())),
             ("num-slots", shards.max_batch_size.map(|slots| slots.to_string())),
             ("num-blocks", num_blocks.map(|blocks| blocks.to_string())),
             ("block-size", num_blocks.map(|_| BLOCK_SIZE.to_string())),

@@ -208,6 +208,16 @@ fn all_shards_of_all_nodes_have_experts() {
 }
 
 #[test]
+fn shards_are_told_how_many_tokens_a_step_drafts() {
+    let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
+    assert!(!shard("").contains("draft-states"));
+    assert!(!shard("--speculation ngram --speculate 0").contains("draft-states"));
+    assert!(shard("--speculation ngram").contains("--num-draft-states=32 "));
+    assert!(shard("--speculate 3 --speculate-max 300").contains("--num-draft-states=384 "));
+    assert!(shard("--speculate 3 --max-batch-size 2").contains("--num-draft-states=6 "));
+}
+
+#[test]
 fn shards_are_told_who_serves_their_end_of_the_wire() {
     let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
     assert!(shard("").contains("--endpoint=auto"));

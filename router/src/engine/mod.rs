@@ -124,9 +124,18 @@ impl EngineFacts {
         (!told.is_empty()).then(|| told.join("; "))
     }
 
-    /// Whether layers keep a state of each sequence, which blocks do not hold and which cannot go back.
+    /// Whether layers keep a state of each sequence, which blocks do not hold.
     pub fn keeps_states(&self) -> bool {
-        self.abilities.iter().any(|ability| ability == "recurrent")
+        self.is_able("recurrent")
+    }
+
+    /// Whether such states go back behind wrong drafts.
+    pub fn drafts_with_states(&self) -> bool {
+        self.is_able("recurrent_drafts")
+    }
+
+    fn is_able(&self, name: &str) -> bool {
+        self.abilities.iter().any(|ability| ability == name)
     }
 
     /// Number and kind of the devices, for the header `x-compute-type`: "1-cpu", "4-cuda".

@@ -32,6 +32,8 @@ class NameMap:
     final_norm: str = "model.norm"
     lm_head: str = "lm_head"
     layer: str = "model.layers.{}."
+    # What the names of multi-token prediction begin with, where it is no further layer of the model.
+    mtp: str = ""
     attention_input_norm: str = "input_layernorm"
     attention_output_norm: str = ""
     mlp_input_norm: str = "post_attention_layernorm"

@@ -131,6 +131,8 @@ class CacheConfig:
     block_size: int
     # Places for states kept for the prefix cache, of a model that has states.
     num_snapshots: int | None = None
+    # Tokens that a step may draft, of a model that has states: for each of them one is kept.
+    num_draft_states: int = 0
     # Memory that was not written is NaN, so that a test notices when it is read.
     is_poisoned: bool = False
     dtype: KvCacheDtype = "auto"

@@ -17,14 +17,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
-from penstock_kernels import AdapterRows, DecodeSpans, find_decodes
+from penstock_kernels import AdapterRows, DecodeSpans, RecurrentSpans, find_decodes
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.recording import Arena, NotRecordable, record
 
 from penstock_server.engine.adapters import NO_ADAPTER
+from penstock_server.engine.draft_states import NOWHERE
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
 from penstock_server.engine.slots import Slots
@@ -37,8 +39,18 @@ from penstock_server.network.states import States
 logger = logging.getLogger(__name__)
 
 
+class Kind(NamedTuple):
+    """Of a graph."""
+
+    size: int
+    # Whether rows use adapters.
+    uses_adapters: bool = False
+    # Whether states behind tokens are kept, because others are drafted behind these.
+    keeps_states: bool = False
+
+
 class DecodeGraphs:
-    """One graph per size."""
+    """One graph per kind."""
 
     def __init__(
         self,
@@ -62,14 +74,15 @@ class DecodeGraphs:
         self._inputs = torch.zeros(3, self.sizes[-1], dtype=torch.int64, device=slots.device)
         self._inputs[0].fill_(slots.rows.spare)
         self._inputs[2].fill_(NO_ADAPTER)
+        # Rows in which states behind tokens are kept.
+        self._kept = torch.full_like(self._inputs[0], NOWHERE)
         self._query_starts = torch.arange(self.sizes[-1] + 1, dtype=torch.int32, device=slots.device)
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
         self._taps = None if tapped is None else tapped.taps(self.sizes[-1], model.dtype, slots.device)
         given = (self.sizes[-1], given_size)
         self._given = torch.zeros(given, dtype=model.dtype, device=slots.device) if given_size else None
-        # By size, and whether rows use adapters.
-        self._replays: dict[tuple[int, bool], Replay] = {}
+        self._replays: dict[Kind, Replay] = {}
         self._records_adapters = with_adapters
         # Whether rows of one slot are joined to spans, as drafts are.
         self.joins = slots.device.type != "cuda"
@@ -84,17 +97,17 @@ class DecodeGraphs:
         if self.slots.device.type != "cuda":
             return
         for kind in self._kinds():
-            self._replays[kind] = self._pool.capture(partial(self._compute, *kind))
+            self._replays[kind] = self._pool.capture(partial(self._compute, kind))
 
     def rehearse(self) -> None:
         """Compute a step of each kind, without a graph."""
         for kind in self._kinds():
-            self._compute(*kind)
+            self._compute(kind)
 
-    def _kinds(self) -> Iterator[tuple[int, bool]]:
-        """Sizes, and whether rows use adapters; those that take most memory first."""
+    def _kinds(self) -> Iterator[Kind]:
+        """Those that may occur on CUDA; those that take most memory first."""
         for size in reversed(self.sizes):
-            yield from ((size, uses) for uses in (True, False) if self._records_adapters or not uses)
+            yield from (Kind(size, uses) for uses in (True, False) if self._records_adapters or not uses)
 
     def close(self) -> None:
         """Destroy the captured graphs."""
@@ -124,36 +137,40 @@ class DecodeGraphs:
             return None
         return self.sizes[bisect_left(self.sizes, num_rows)]
 
-    def run(self, decode: torch.Tensor, given: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits [num_rows, vocab_size] float32, valid until the next run. decode: that of `Step`.
+    def run(
+        self, decode: torch.Tensor, given: torch.Tensor | None = None, kept: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Logits [num_rows, vocab_size] float32, valid until the next run. decode and kept: those of `Step`.
 
         `given`: hidden states of the first rows, where the model takes some.
         """
+        if kept is not None:
+            self._kept.fill_(NOWHERE)[: len(kept)].copy_(kept)
         if self._given is not None and given is not None:
             self._given[: len(given)].copy_(given)
         num_inputs, size = decode.shape
         self._inputs[:num_inputs, :size].copy_(decode)
-        kind = size, num_inputs == len(self._inputs)
+        kind = Kind(size, num_inputs == len(self._inputs), kept is not None)
         if kind in self._replays:
             self._replays[kind]()
         else:
-            self._replays[kind] = self._record(*kind)
+            self._replays[kind] = self._record(kind)
         return self._logits[:size]
 
     def states(self, num_rows: int) -> torch.Tensor | None:
         """The hidden states that are read of the last run's first rows, valid until the next one."""
         return None if self._taps is None else self._taps.states[:, :num_rows]
 
-    def _record(self, size: int, uses_adapters: bool) -> Replay:
+    def _record(self, kind: Kind) -> Replay:
         """Compute a step and record it. All recordings share the memory of intermediate results."""
-        compute = partial(self._compute, size, uses_adapters)
+        compute = partial(self._compute, kind)
         if not self._is_interpreted:
-            undo = self._undo(size)
+            undo = self._undo(kind.size)
             try:
                 return record(compute, self._arena).replay
             except NotRecordable as reason:
                 # Without recordings, padding a step to a fixed size would only cost time.
-                if uses_adapters:
+                if kind.uses_adapters:
                     logger.info("decode steps with adapters are not recorded: %s", reason)
                     self._records_adapters = False
                 else:
@@ -170,17 +187,21 @@ class DecodeGraphs:
             return _nothing
         return partial(states.put_back, slots, states.saved(slots))
 
-    def _compute(self, size: int, uses_adapters: bool = False) -> None:
-        inputs = self._forward_input(size, uses_adapters)
-        self._logits[:size].copy_(self.model.logits(self.model(inputs, self.cache), inputs.adapters))
+    def _compute(self, kind: Kind) -> None:
+        inputs = self._forward_input(kind)
+        self._logits[: kind.size].copy_(self.model.logits(self.model(inputs, self.cache), inputs.adapters))
 
-    def _forward_input(self, size: int, uses_adapters: bool) -> ForwardInput:
+    def _forward_input(self, kind: Kind) -> ForwardInput:
+        size, uses_adapters, keeps_states = kind
         slots, positions = self._inputs[0, :size], self._inputs[1, :size]
         adapters = AdapterRows(self._inputs[2, :size], ROOM_IN_GRAPHS) if uses_adapters else None
         taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
         given = None if self._given is None else self._given[:size]
         found = decode_input(self.slots, slots, positions, self._query_starts[: size + 1], self.joins, given)
-        return replace(found, adapters=adapters, taps=taps)
+        recurrent = None
+        if keeps_states:
+            recurrent = RecurrentSpans(slots, positions == 0, (1,) * size, self._kept[:size])
+        return replace(found, adapters=adapters, taps=taps, recurrent=recurrent)
 
 
 def decode_input(

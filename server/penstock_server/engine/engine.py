@@ -91,8 +91,7 @@ class Engine:
         self.prompt_graphs = prompt_graphs
         self.staging = Staging(slots)
         self._pact = StepPact(group, slots.device, _report)
-        # Keys and values behind a wrong draft are overwritten; the state of a recurrent layer cannot go back.
-        self.drafter = drafter if drafter and "recurrent" not in description.abilities else Drafter()
+        self.drafter = drafter if drafter and slots.can_draft else Drafter()
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
         # The last step: before drafts are made, grammars are told its tokens.
@@ -153,7 +152,7 @@ class Engine:
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         self.drafter.follow(plan)
         plan, late_slots = self._without_late(plan, errors)
-        wanted = self.drafter.worth(len(plan.spans), plan.open_drafts) if plan.open_drafts else {}
+        wanted = self._worth(plan)
         # What is refused is looked at slot by slot.
         spans = None if errors else self.slots.settled(plan)
         decodes = None if spans is None else self._decodes(spans)
@@ -168,6 +167,12 @@ class Engine:
         else:
             self._start(pending, spans, decodes)
         return pending
+
+    def _worth(self, plan: Plan) -> Mapping[int, int]:
+        """What is likely to pay of what the plan may draft, by slot."""
+        if not plan.open_drafts:
+            return {}
+        return self.slots.affordable(self.drafter.worth(len(plan.spans), plan.open_drafts))
 
     def _decodes(self, spans: Spans, drafted: Drafted | None = None) -> Decodes | None:
         """All of these spans as arrays, if they are decodes of which some need no more."""
@@ -222,7 +227,8 @@ class Engine:
 
     def _stage(self, spans: Sequence[Span], decodes: Decodes | None) -> Step:
         if decodes is not None:
-            return self.staging.stage_decodes(decodes, self._graph_size(decodes.num_decodes) is not None)
+            is_recorded = self._graph_size(decodes.num_decodes) is not None
+            return self.staging.stage_decodes(decodes, is_recorded, () if decodes.drafted is None else spans)
         size = self.graphs.size_for(spans) if self.graphs else None
         shape = self.prompt_graphs.shape_for(spans) if self.prompt_graphs and size is None else None
         return self.staging.stage(spans, size, shape)
@@ -264,6 +270,7 @@ class Engine:
         if self._drafting is not None:
             self._drafting.settle()
             self._drafting = None
+            self.slots.settle()
 
     def _guard(self, spans: Sequence[Span], pending: PendingOutcome, launch: Callable[[], None]) -> None:
         """Launch a part of a step. What fails requests only becomes errors of their slots."""
@@ -312,8 +319,7 @@ class Engine:
         logits, pending.prompts = self._forward(step)
         if states is not None:
             self.drafter.read(spans, states)
-        if self.slots.snapshots is not None and pending.plan.snapshots:
-            self.slots.snapshots.keep(spans, pending.plan.snapshots)
+        self.slots.keep_snapshots(pending.plan, spans)
         pending.clock.mark()
         finish = partial(self._finish, step, logits, pending)
         pending.rest = partial(self._guard, spans, pending, finish)
@@ -349,7 +355,7 @@ class Engine:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
         if step.decode is not None:
             assert self.graphs is not None, "the graphs chose the size of this step"
-            logits = self.graphs.run(step.decode)
+            logits = self.graphs.run(step.decode, kept=step.kept)
             num_rows = step.sampling.num_rows
             if num_rows == step.num_tokens:
                 return logits[:num_rows], []

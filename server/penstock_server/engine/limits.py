@@ -15,6 +15,8 @@ class Limits:
     max_step_tokens: int
     # Places for states beside those of the slots; 0 where there are none.
     num_snapshots: int = 0
+    # States that a step keeps behind tokens that others are drafted behind: so many tokens it may draft.
+    num_draft_states: int = 0
 
     @property
     def max_blocks(self) -> int:

@@ -68,8 +68,7 @@ class Rehearsal:
         """What launches every variant of a kernel that this engine may need."""
         facts = self._engine.model.facts
         has_experts = isinstance(facts, ModelSpec) and facts.moe is not None
-        can_draft = "recurrent" not in self._engine.description.abilities
-        return scenes_of_kernels(self._limits, has_experts, can_draft)
+        return scenes_of_kernels(self._limits, has_experts, self._engine.slots.can_draft)
 
     @contextmanager
     def _drafting_freely(self) -> Iterator[None]:

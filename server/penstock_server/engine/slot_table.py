@@ -100,7 +100,7 @@ class SlotTable:
 
         None unless all are valid decodes, of which one at least is plain or masked, or all are plain, where anything
         is drafted; and where
-        there is no compiled library. These then count as computed.
+        there is no compiled library.
         """
         count = spans.shape[1]
         if not 0 < count <= min(self._limits.num_slots, self._limits.max_step_tokens):
@@ -116,7 +116,7 @@ class SlotTable:
 
         None unless all drafts would fit; and where there is no compiled library.
         """
-        if self.is_gapless or not spans.size:
+        if not spans.size:
             return None
         drafts = np.array([*map(open_drafts.get, spans[0].tolist(), repeat(_CLOSED))], dtype=np.int64)
         return self._stager.settle(spans, drafts, self._limits.max_step_tokens)
@@ -140,7 +140,9 @@ class SlotTable:
         return firsts
 
     def grow(self, slots: Numbers) -> None:
-        """These slots, each once, have a token more."""
+        """These slots, each once, have a token more, and all others are computed."""
+        if self.is_gapless:
+            self._numbers[slots, SlotColumn.COMPUTED] = self._numbers[slots, SlotColumn.LENGTH]
         self._numbers[slots, SlotColumn.LENGTH] += 1
 
 

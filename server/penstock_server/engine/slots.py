@@ -4,7 +4,7 @@ What it knows is deterministic: it follows from the plans alone, never from samp
 the same spans, and a plan can be applied while the step of the plan before it still runs on the device.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from penstock_kernels.base.slot_columns import SlotKind
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.checks import check_admit, check_blocks, check_copies, check_snapshots, require
+from penstock_server.engine.draft_states import DraftStates
 from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.exclusions import exclusions_of
 from penstock_server.engine.grammar import Choice, GrammarMasks, Grammars
@@ -38,8 +39,10 @@ class Slots:
         device: torch.device,
         batch_invariant: bool = False,
         snapshots: Snapshots | None = None,
+        draft_states: DraftStates | None = None,
     ) -> None:
-        """`snapshots`: a slot keeps a state beside its blocks, so its spans must follow each other."""
+        """`snapshots`: a slot keeps a state beside its blocks, so its spans must follow each other; then tokens are
+        drafted only with `draft_states`."""
         self.limits = limits
         self.grammars = grammars
         self.adapters = adapters
@@ -47,11 +50,23 @@ class Slots:
         self.batch_invariant = batch_invariant
         self.states: dict[int, SlotState] = {}
         self.snapshots = snapshots
+        self.draft_states = draft_states
         self._table = SlotTable(limits, is_gapless=snapshots is not None)
         self.rows = Rows(limits, device)
 
+    @property
+    def can_draft(self) -> bool:
+        """Whether slots can go back behind a wrong draft."""
+        return self.snapshots is None or self.draft_states is not None
+
+    def affordable(self, wanted: Mapping[int, int]) -> Mapping[int, int]:
+        """Of the tokens that are to be drafted, by slot, as many as can be computed in a step."""
+        return wanted if self.draft_states is None else self.draft_states.affordable(wanted)
+
     def clear(self) -> None:
         """Forget every slot. The rows are overwritten when they are given out again."""
+        if self.draft_states is not None:
+            self.draft_states.clear()
         if self.snapshots is not None:
             self.snapshots.clear(self.states)
         self.states.clear()
@@ -134,6 +149,8 @@ class Slots:
         for span in extended:
             self.rows.write_tokens(span.slot, span.known_end, span.drafts)
         self.rows.flush()
+        if self.draft_states is not None:
+            self.draft_states.begin(extended)
         return extended
 
     def waiting(self, plan: Plan, errors: Container[int]) -> list[int]:
@@ -178,6 +195,7 @@ class Slots:
         late = masks.late if masks is not None else ()
         for number, row in enumerate(rows):
             if not row.is_behind_draft:
+                self.states[row.slot].computed = row.position
                 self.states[row.slot].is_late = number in late
                 self.states[row.slot].length += number not in late
         return [] if masks is None else self.grammars.choose(rows, masks)
@@ -185,6 +203,31 @@ class Slots:
     def accept(self, slot: int, num_drafts: int) -> None:
         """So many of the tokens drafted for a slot in the last step were right."""
         self.states[slot].length += num_drafts
+        self.states[slot].computed += num_drafts
+        if self.draft_states is not None:
+            self.draft_states.accept(slot, num_drafts)
+
+    def settle(self) -> None:
+        """All drafts of the last step are accepted or not."""
+        if self.draft_states is not None:
+            self.draft_states.settle()
+
+    def keep_snapshots(self, plan: Plan, spans: Sequence[Span]) -> None:
+        """Launch the copies of the states that a plan keeps behind its spans, which are computed now.
+
+        Behind an open span only an end of a block is kept; where tokens are drafted, when it is known which are right.
+        """
+        if self.snapshots is None or not plan.snapshots:
+            return
+        places: Mapping[int, int] = plan.snapshots
+        if self.draft_states is not None:
+            places = self.draft_states.postpone(places)
+        if plan.open_drafts:
+            spans = [span for span in spans if self._is_kept(span, plan)]
+        self.snapshots.keep(spans, places)
+
+    def _is_kept(self, span: Span, plan: Plan) -> bool:
+        return span.slot not in plan.open_drafts or span.end % self.limits.block_size == 0
 
     def _guard(self, errors: dict[int, SlotError], slot: int, change: Callable[[], None]) -> bool:
         """Run a change of one slot. A refusal becomes the error of the slot, which stays until it is retired."""
@@ -281,7 +324,10 @@ class Slots:
 
     def _check_open(self, span: Span, max_drafts: int, budget: int) -> None:
         state, length = self._in_use(span.slot), 1 + max_drafts
-        require(not self._table.is_gapless, "no tokens can be drafted for a slot with a state")
+        require(
+            state.length - 1 == state.computed or not self._table.is_gapless,
+            f"the slot's {state.length} tokens do not follow its state, which is that of {state.computed}",
+        )
         require(span.length == 1 and span.start >= state.length - 1,
             f"open span {span.start}..{span.end} is not a decode of the slot's {state.length} tokens")  # fmt: skip
         require(state.length - 1 + length <= state.num_blocks * self.limits.block_size,

@@ -54,6 +54,10 @@ class Snapshots:
             self._states.restore(list(self._begun.values()), list(self._begun))
             self._begun.clear()
 
+    def note(self, place: int, length: int) -> None:
+        """The state of so many positions is copied to a place."""
+        self._lens[place] = length
+
     def keep(self, spans: Sequence[Span], places: Mapping[int, int]) -> None:
         """Launch the copies of the states behind these spans, of the slots for which `places` has a place."""
         slots, starts, lens = Spans.of(spans).numbers

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 
 import torch
-from penstock_kernels import AdapterRows, AttentionSpans
+from penstock_kernels import AdapterRows, AttentionSpans, RecurrentSpans
 
 from penstock_server.engine.adapters import NO_ADAPTER
+from penstock_server.engine.draft_states import NOWHERE, DraftStates
 from penstock_server.engine.plan import Span
 from penstock_server.engine.prompt_graphs import GraphShape
 from penstock_server.engine.sampling_params import Feature
@@ -53,10 +54,14 @@ class Staging:
             sampled_rows=sampled_rows,
             sampling=self._sampling_input(sampling, slots, lengths, prompt_lens),
             prompt_rows=self._prompt_rows(spans),
+            kept=None if num_rows is None else self._kept(spans),
         )
 
-    def stage_decodes(self, decodes: Decodes, is_recorded: bool) -> Step:
-        """The tensors of a step of decodes. `is_recorded`: but for slots and starts, made on the device."""
+    def stage_decodes(self, decodes: Decodes, is_recorded: bool, spans: Sequence[Span] = ()) -> Step:
+        """The tensors of a step of decodes. `is_recorded`: but for slots and starts, made on the device.
+
+        `spans`: those of the decodes, where anything is drafted.
+        """
         count, width = decodes.num_decodes, 2 * decodes.num_rows
         sent = copy_to_device(torch.from_numpy(decodes.numbers), self.slots.device)
         padded = sent[:width].view(2, decodes.num_rows)
@@ -79,7 +84,35 @@ class Staging:
                 apart=self._apart(decodes, slots, lengths, prompt_lens) if decodes.apart else None,
             ),
             prompt_rows=[],
+            kept=self._kept(spans),
         )
+
+    def _kept(self, spans: Sequence[Span]) -> torch.Tensor | None:
+        """Rows in which states behind the tokens of these spans are kept; None where none are."""
+        states = self.slots.draft_states
+        if states is None or not any(span.drafts for span in spans):
+            return None
+        rows = list(chain.from_iterable(states.rows(span) for span in spans))
+        return to_device(rows, torch.int64, self.slots.device)
+
+    def _recurrent_spans(self, spans: Sequence[Span]) -> RecurrentSpans | None:
+        """As `_kept`, where spans may be long: each position of those with drafts is one of its own."""
+        states = self.slots.draft_states
+        if states is None or not any(span.drafts for span in spans):
+            return None
+        parts = [part for span in spans for part in self._parts(span, states)]
+        slots, starts, lens, kept = zip(*parts, strict=True)
+        index = to_device([slots, starts, kept], torch.int64, self.slots.device)
+        return RecurrentSpans(index[0], index[1] == 0, lens, index[2])
+
+    @staticmethod
+    def _parts(span: Span, states: DraftStates) -> Iterator[tuple[int, int, int, int]]:
+        """Slot, start, length and row of each part."""
+        if not span.drafts:
+            yield span.slot, span.start, span.length, NOWHERE
+            return
+        for position, row in enumerate(states.rows(span), span.start):
+            yield span.slot, position, 1, row
 
     def _apart(self, decodes: Decodes, *columns: torch.Tensor) -> SamplingInput:
         """The rows that are sampled apart. columns: slots, lengths and prompt lengths of all."""
@@ -173,6 +206,7 @@ class Staging:
             spans_seen,
             slots,
             _rows(adapters),
+            recurrent=self._recurrent_spans(spans),
         )
 
     def _decode_input(self, decodes: Decodes, padded: torch.Tensor) -> ForwardInput:

@@ -125,6 +125,8 @@ class Step:
     sampled_rows: torch.Tensor  # [num_rows] int64, rows of the hidden states that predict a new token
     sampling: SamplingInput
     prompt_rows: list[PromptRows]
+    # [num_tokens] int64: the rows in which states behind the tokens of `decode` are kept; None: none are.
+    kept: torch.Tensor | None = None
 
     @property
     def has_prompts(self) -> bool:

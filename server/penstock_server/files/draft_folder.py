@@ -69,7 +69,7 @@ def _open(config: ServerConfig, path: Path, target: ModelFolder) -> DraftFolder:
     folder = open_folder(path, config.load_format)
     spec = _checked(folder)
     if target.spec is not None:
-        _check_target(target.spec)
+        _refuse_window(target.spec)
     tokens = _translated(path / "tokenizer.json", config.tokenizer_path, spec, target.spec)
     return DraftModelFolder(folder, tokens)
 
@@ -87,7 +87,6 @@ def _read_by_heads(target: ModelFolder) -> ModelSpec:
             f"heads read hidden states of models with a row here, and {target.model_type} is computed by the code of "
             "transformers; use --speculation ngram"
         )
-    _refuse_states(target.spec)
     return target.spec
 
 
@@ -105,18 +104,6 @@ def _checked(folder: ModelFolder) -> ModelSpec:
     if spec.latent is not None:
         raise StartError(f"{path}: {folder.model_type} attends to latents, which no draft model may do yet")
     return spec
-
-
-def _refuse_states(target: ModelSpec) -> None:
-    if target.num_recurrent_layers:
-        raise StartError(
-            f"layers of {target.model_type} keep a state, which cannot go back behind a wrong draft; drop --speculation"
-        )
-
-
-def _check_target(target: ModelSpec) -> None:
-    _refuse_states(target)
-    _refuse_window(target)
 
 
 def _refuse_window(target: ModelSpec) -> None:

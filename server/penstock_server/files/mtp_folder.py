@@ -1,20 +1,31 @@
-"""Finds the layer of multi-token prediction in the checkpoint of a model: one more decoder layer, behind the last.
+"""Finds the layer of multi-token prediction in the checkpoint of a model: one more decoder layer, which attends.
 
-DeepSeek V3 made its form, and what is built like it has it, too: GLM-4.5, Kimi K2. Needs no torch.
+There are two forms. DeepSeek V3's lies behind the last layer of the model, and what is built like it has it, too:
+GLM-4.5, Kimi K2. That of Qwen3-Next and Qwen3.5 lies apart, in `mtp.`. Needs no torch.
 """
 
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock_server.architectures.spec import ModelSpec
+from penstock_server.architectures.spec import LayerSpec, ModelSpec
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.files.quantization import Declared
 
-# Beside the tensors of a layer. Copies of the model's embedding and head may lie beside them; those of the model serve.
-_OWN = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+
+class MtpNames(NamedTuple):
+    """Where its own tensors are, beside those of a decoder layer: names without `.weight`.
+
+    Copies of the model's embedding and head may lie beside them; those of the model serve.
+    """
+
+    layer: str
+    embedding_norm: str
+    hidden_norm: str
+    joined: str
+    norm: str
 
 
 class MtpFolder(NamedTuple):
@@ -23,6 +34,7 @@ class MtpFolder(NamedTuple):
     checkpoint: Checkpoint
     # Of the model with that layer behind its own, as it is named there.
     spec: ModelSpec
+    names: MtpNames
     # None where the weights have 16 bits or more.
     quantization: Declared | None
 
@@ -33,18 +45,38 @@ def open_mtp(path: Path, target: ModelFolder, spec: ModelSpec) -> MtpFolder:
         raise StartError("--load-format dummy reads no weights, and the layer is among them; leave one out")
     is_own = path == target.path
     checkpoint = target.checkpoint if is_own else Checkpoint.open(path)
-    prefix = spec.names.layer.format(spec.num_layers)
-    mixer = spec.names.attention_input_norm
-    names = [f"{prefix}{name}.weight" for name in (*_OWN, mixer)]
-    missing = [name for name in names if not checkpoint.has(name)]
+    names = _names(spec)
+    mixer = names.layer + spec.names.attention_input_norm
+    missing = [f"{name}.weight" for name in (*names[1:], mixer) if not checkpoint.has(f"{name}.weight")]
     if missing:
         raise StartError(
             f"{path} has no layer of multi-token prediction: it lacks {', '.join(missing)}; use a checkpoint with that "
             "layer, or --speculation ngram"
         )
-    _check_sizes(checkpoint, f"{prefix}eh_proj.weight", spec.hidden_size)
-    with_layer = replace(spec, layers=(*spec.layers, spec.layers[-1]))
-    return MtpFolder(checkpoint, with_layer, target.quantization if is_own else None)
+    _check_sizes(checkpoint, f"{names.joined}.weight", spec.hidden_size)
+    with_layer = replace(
+        spec,
+        layers=(*spec.layers, _kind(checkpoint, names, spec)),
+        names=replace(spec.names, layer=names.layer),
+    )
+    return MtpFolder(checkpoint, with_layer, names, target.quantization if is_own else None)
+
+
+def _names(spec: ModelSpec) -> MtpNames:
+    apart = spec.names.mtp
+    if apart:
+        own = (f"{apart}{name}" for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"))
+        return MtpNames(f"{apart}layers.0.", *own)
+    layer = spec.names.layer.format(spec.num_layers)
+    return MtpNames(layer, *(f"{layer}{name}" for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")))
+
+
+def _kind(checkpoint: Checkpoint, names: MtpNames, spec: ModelSpec) -> LayerSpec:
+    """As the last layer of the model that attends; apart from these it may be dense where they are not."""
+    kind = next(layer for layer in reversed(spec.layers) if layer.has_attention)
+    if not spec.names.mtp:
+        return kind
+    return replace(kind, is_sparse=checkpoint.has(f"{names.layer}{spec.names.router}.weight"))
 
 
 def _check_sizes(checkpoint: Checkpoint, name: str, size: int) -> None:

@@ -12,6 +12,7 @@ from penstock_server.architectures.spec import CacheShape
 from penstock_server.base.config import MAX_TOP_LOGPROBS, ServerConfig
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.draft_states import DraftStates
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Description, Engine
 from penstock_server.engine.grammar import Grammars
@@ -40,9 +41,11 @@ from penstock_server.network.medusa import MedusaHeads
 from penstock_server.network.model import Model
 from penstock_server.network.mtp import MtpHead
 from penstock_server.network.quantization.quantization import QuantizationFacts
-from penstock_server.network.states import AnyStates, make_states
+from penstock_server.network.states import AnyStates, StateRows, States, make_states
 
 _NO_GRAPHS = GraphSizes()
+# What Describe reports of a model with states where tokens can be drafted.
+DRAFTS_WITH_STATES = "recurrent_drafts"
 # What drafts beside the model, if it is more than its tokens.
 Drafting = DraftModel | MedusaHeads
 
@@ -72,7 +75,7 @@ class Loaded(NamedTuple):
         states = self._states(limits)
         cache = self._cache(limits, self.model.cache_shape, self.cache_format, is_poisoned, states)
         snapshots = None if states is None else Snapshots(states, limits.num_snapshots)
-        rest = self.config.batch_invariant, snapshots
+        rest = self.config.batch_invariant, snapshots, _draft_states(states, snapshots, limits)
         slots = Slots(limits, self.grammars, self.adapters, self.device, *rest)
         pool = GraphPool(self.device)
         given = (self.model, cache, slots)
@@ -141,7 +144,8 @@ class Loaded(NamedTuple):
         shape = self.model.state_shape
         if shape is None:
             return None
-        sizes = (limits.num_slots, limits.num_snapshots, self.model.dtype, self.device)
+        rows = StateRows(limits.num_slots, limits.num_draft_states, limits.num_snapshots)
+        sizes = (rows, self.model.dtype, self.device)
         return allocating("the states (see --max-batch-size and --max-snapshots)", make_states, shape, *sizes)
 
     def parts_bytes(self, limits: Limits, num_spans: int) -> int:
@@ -186,8 +190,19 @@ class Loaded(NamedTuple):
                 *(["grammar"] if self.grammars.matchers.available else []),
                 *(["adapters"] if self.adapters.max_adapters else []),
                 *self.model.abilities,
+                *([DRAFTS_WITH_STATES] if limits.num_draft_states else []),
             ),
             generation=self.folder.generation,
             quantization=self.quantization,
             versions=self.versions,
         )
+
+
+def _draft_states(
+    states: AnyStates | None, snapshots: Snapshots | None, limits: Limits
+) -> DraftStates | None:
+    if not limits.num_draft_states:
+        return None
+    assert isinstance(states, States), "the limits allow drafts with rows only"
+    assert snapshots is not None, "they come with states"
+    return DraftStates(states, snapshots, limits.block_size)

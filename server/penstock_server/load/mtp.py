@@ -27,7 +27,7 @@ def load_mtp(
     if folder.quantization is not None:
         int8_inputs = config.cpu_activations == "int8"
         quantization = StoredQuantization(folder.quantization, folder.checkpoint, int8_inputs)
-    head = MtpHead(folder.spec, target, placement, device, served_len)
+    head = MtpHead(folder.spec, folder.names, target, placement, device, served_len)
     try:
         allocating("its weights", load_weights, head, folder.checkpoint, device, quantization)
     except StartError as error:

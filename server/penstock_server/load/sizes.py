@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 
 from penstock_server.architectures.lengths import check_lengths, does_not_fit, positions_needed
-from penstock_server.architectures.recurrent_spec import KeptShape
+from penstock_server.architectures.recurrent_spec import KeptShape, StateShape
 from penstock_server.architectures.spec import ModelFacts
 from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
@@ -77,6 +77,7 @@ def wanted_limits(loaded: Loaded) -> Limits:
         vocab_size=facts.vocab_size,
         max_sequence_len=cache.max_sequence_len or facts.max_sequence_len,
         max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[loaded.device.type],
+        num_draft_states=cache.num_draft_states if isinstance(loaded.model.state_shape, StateShape) else 0,
     )
 
 
@@ -149,17 +150,27 @@ def _beside_blocks(most: int, loaded: Loaded, limits: Limits, graph_sizes: Graph
 def _left_of(budget: int, loaded: Loaded, limits: Limits) -> int:
     """What is left for blocks where each slot has a state; raises StartError where the states take it all."""
     # And the spare one.
-    taken = (limits.num_slots + 1) * state_bytes(loaded.model.state_shape, loaded.model.dtype)
+    num_states = limits.num_slots + 1 + limits.num_draft_states
+    taken = num_states * state_bytes(loaded.model.state_shape, loaded.model.dtype)
     if not taken:
         return budget
     gib = (size / 1024**3 for size in (taken, budget))
-    logger.info("states of %d slots: %.2f GiB of the %.2f for them and the cache", limits.num_slots, *gib)
+    counts = (limits.num_slots, _and_drafts(limits))
+    logger.info("states of %d slots%s: %.2f GiB of the %.2f for them and the cache", *counts, *gib)
     if taken >= budget:
         raise StartError(
-            f"the states of {limits.num_slots} slots take {taken} bytes, and {budget} are left for them and the KV "
-            "cache; lower --max-batch-size or free memory"
+            f"the states of {limits.num_slots} slots{_and_drafts(limits)} take {taken} bytes, and {budget} are left "
+            f"for them and the KV cache; lower --max-batch-size{_or_drafts(limits)} or free memory"
         )
     return budget - taken
+
+
+def _and_drafts(limits: Limits) -> str:
+    return f" and behind {limits.num_draft_states} drafts" if limits.num_draft_states else ""
+
+
+def _or_drafts(limits: Limits) -> str:
+    return ", --speculate, --speculate-max" if limits.num_draft_states else ""
 
 
 def _free_bytes(loaded: Loaded, limits: Limits, graph_sizes: GraphSizes) -> int:

@@ -322,6 +322,8 @@ class Decoder(nn.Module):
 
 def _recurrent_spans(inputs: ForwardInput) -> RecurrentSpans:
     """Which states the spans continue; those that begin at position 0 begin with none."""
+    if inputs.recurrent is not None:
+        return inputs.recurrent
     spans = inputs.spans
     if not isinstance(spans, AttentionSpans):
         return RecurrentSpans(inputs.slots, inputs.positions == 0, (1,) * len(inputs.positions))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import AdapterRows, AttentionSpans, DecodeSpans
+from penstock_kernels import AdapterRows, AttentionSpans, DecodeSpans, RecurrentSpans
 
 
 class Taps(NamedTuple):
@@ -51,3 +51,5 @@ class ForwardInput:
     taps: Taps | None = None
     # What heads take beside tokens, [num_tokens, hidden_size]; None: the model takes none.
     given: torch.Tensor | None = None
+    # The spans for layers with states, where some of these are kept; None: they follow from `spans`.
+    recurrent: RecurrentSpans | None = None

@@ -12,6 +12,7 @@ from penstock_kernels import AdapterRows
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
+from penstock_server.files.mtp_folder import MtpNames
 from penstock_server.network.decoder import Decoder, DecoderLayer, Memory
 from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
@@ -31,12 +32,13 @@ class MtpHead(nn.Module):
     def __init__(
         self,
         spec: ModelSpec,
+        names: MtpNames,
         target: Decoder,
         placement: Placement,
         device: torch.device,
         max_sequence_len: int,
     ) -> None:
-        """`spec`: of the model with this layer behind its own."""
+        """`spec`: of the model with this layer behind its own, as it is named."""
         super().__init__()
         number, size = spec.num_layers - 1, spec.hidden_size
         self.facts: ModelFacts = replace(target.spec, max_sequence_len=max_sequence_len)
@@ -44,18 +46,15 @@ class MtpHead(nn.Module):
         self.num_heads, self.dtype = target.num_heads, placement.dtype
         self.cache_shape: CacheShape = target.cache_shape._replace(num_layers=1)
         self.reads, self.returns = TapShape((number,), size), TapShape((1,), size)
-        prefix = spec.names.layer.format(number)
 
         def norm(name: str) -> Norm:
-            return Norm(f"{prefix}{name}", size, spec.norm, placement)
+            return Norm(name, size, spec.norm, placement)
 
         with torch.device("meta"):
-            self.embedding_norm, self.hidden_norm = norm("enorm"), norm("hnorm")
-            self.joined = ColumnLinear(
-                [[Rows(f"{prefix}eh_proj", size, 0, size)]], 2 * size, False, placement
-            )
+            self.embedding_norm, self.hidden_norm = norm(names.embedding_norm), norm(names.hidden_norm)
+            self.joined = ColumnLinear([[Rows(names.joined, size, 0, size)]], 2 * size, False, placement)
             self.layer = DecoderLayer(spec, number, placement)
-            self.norm = norm("shared_head.norm")
+            self.norm = norm(names.norm)
         rope = spec.layers[number].rope
         self.rotary = None if rope is None else Rotary(spec.ropes[rope], max_sequence_len, device)
         # Functions, so that the model is no part of this one.

@@ -1,5 +1,6 @@
-"""The states of recurrent layers: a row for each slot, a spare one, which pads steps of fixed size, and a row for each
-snapshot: the state of a slot as it was once.
+"""The states of recurrent layers: a row for each slot, a spare one, which pads steps of fixed size, rows for states of
+which it is not known yet whether a slot goes on from them, and a row for each snapshot: the state of a slot as it was
+once.
 
 A row is not emptied when its slot is given out again: the first span of a sequence counts whatever is there as zero.
 """
@@ -20,27 +21,50 @@ class LayerState(NamedTuple):
     matrices: torch.Tensor
 
 
+class StateRows(NamedTuple):
+    """How many rows there are of each kind. Those of slots come first: their numbers are those of the slots."""
+
+    num_slots: int
+    num_drafts: int = 0
+    num_snapshots: int = 0
+
+    def draft(self, number: int) -> int:
+        """The row of a state behind a token that was drafted behind."""
+        return self.num_slots + 1 + number
+
+    def snapshot(self, number: int) -> int:
+        """The row of a snapshot."""
+        return self.draft(self.num_drafts) + number
+
+    @property
+    def total(self) -> int:
+        return self.snapshot(self.num_snapshots)
+
+
 class States:
     """All layers' rows. The memory is not initialised, as that of the cache."""
 
-    def __init__(
-        self, shape: StateShape, num_slots: int, num_snapshots: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._first_snapshot = num_slots + 1
-        rows = (shape.num_layers, self._first_snapshot + num_snapshots)
-        self.conv = torch.empty(*rows, shape.conv_len, shape.num_channels, dtype=dtype, device=device)
-        self.matrices = torch.empty(*rows, *_matrices(shape), dtype=torch.float32, device=device)
+    def __init__(self, shape: StateShape, rows: StateRows, dtype: torch.dtype, device: torch.device) -> None:
+        self.rows = rows
+        sizes = (shape.num_layers, rows.total)
+        self.conv = torch.empty(*sizes, shape.conv_len, shape.num_channels, dtype=dtype, device=device)
+        self.matrices = torch.empty(*sizes, *_matrices(shape), dtype=torch.float32, device=device)
         self.layers = [LayerState(*layer) for layer in zip(self.conv, self.matrices, strict=True)]
 
     def keep(self, slots: list[int], snapshots: list[int]) -> None:
         """Copy the states of slots to snapshots, in pairs."""
-        self._copy(slots, [self._first_snapshot + snapshot for snapshot in snapshots])
+        self.copy(slots, self._rows_of(snapshots))
 
     def restore(self, snapshots: list[int], slots: list[int]) -> None:
         """Copy snapshots to the states of slots, in pairs."""
-        self._copy([self._first_snapshot + snapshot for snapshot in snapshots], slots)
+        self.copy(self._rows_of(snapshots), slots)
 
-    def _copy(self, sources: list[int], targets: list[int]) -> None:
+    def _rows_of(self, snapshots: list[int]) -> list[int]:
+        first = self.rows.snapshot(0)
+        return [first + snapshot for snapshot in snapshots]
+
+    def copy(self, sources: list[int], targets: list[int]) -> None:
+        """Copy rows to rows, in pairs; no row is in both lists."""
         index = to_device([sources, targets], torch.int64, self.conv.device)
         for rows in (self.conv, self.matrices):
             if rows.numel():
@@ -89,13 +113,9 @@ AnyShape = StateShape | KeptShape
 AnyStates = States | KeptStates
 
 
-def make_states(
-    shape: AnyShape, num_slots: int, num_snapshots: int, dtype: torch.dtype, device: torch.device
-) -> AnyStates:
+def make_states(shape: AnyShape, rows: StateRows, dtype: torch.dtype, device: torch.device) -> AnyStates:
     """What slots and snapshots keep of a model of this shape."""
-    if isinstance(shape, KeptShape):
-        return KeptStates()
-    return States(shape, num_slots, num_snapshots, dtype, device)
+    return KeptStates() if isinstance(shape, KeptShape) else States(shape, rows, dtype, device)
 
 
 def state_bytes(shape: AnyShape | None, dtype: torch.dtype) -> int:

@@ -99,6 +99,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             max_step_tokens=flags.max_step_tokens,
             num_slots=flags.num_slots,
             num_snapshots=flags.num_snapshots,
+            num_draft_states=flags.num_draft_states,
             num_blocks=flags.num_blocks,
             block_size=flags.block_size,
             is_poisoned=flags.poison_cache,
@@ -249,6 +250,8 @@ def _add_memory(add: _Add) -> None:
     add("--num-slots", type=_positive, default=128, help="sequences held at a time")
     add("--num-snapshots", type=_natural,
         help="states kept for the prefix cache; default: two a slot, in a quarter of the memory for both")  # fmt: skip
+    add("--num-draft-states", type=_natural, default=0,
+        help="tokens that a step may draft, of a model with recurrent layers: a state is kept for each")  # fmt: skip
     add(
         "--num-blocks", type=_positive, help="KV blocks; default: from the free memory, the same on all ranks"
     )

@@ -35,7 +35,7 @@ static int64_t num_drafts(const Stage *call, int64_t span) { return call->drafts
 static int is_decode(const Stage *call, const int64_t *state, int64_t start, int64_t len, int64_t drafts) {
     return state[KIND] != OTHER && state[SEEN] != call->stamp && len == 1 && start == state[LENGTH] - 1 &&
            start + drafts < state[NUM_BLOCKS] * call->block_size && state[LENGTH] + drafts < call->max_len &&
-           (!call->gapless || start == state[COMPUTED]) && (!drafts || (state[KIND] == PLAIN && !call->gapless));
+           (!call->gapless || start == state[COMPUTED]) && (!drafts || state[KIND] == PLAIN);
 }
 
 static int are_decodes(const Stage *call) {
@@ -69,7 +69,6 @@ static int64_t stage_span(Stage *call, int64_t span, int64_t first) {
     for (int64_t number = 0; number < count; number++) stage_position(call, first + number, slot, number);
     if (state[KIND] != PLAIN) call->apart[call->num_apart++] = first;
     else call->features |= state[FEATURES];
-    if (call->gapless) state[COMPUTED] = state[LENGTH];
     return count;
 }
 

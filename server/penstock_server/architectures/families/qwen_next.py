@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.family import Experts, Family, Recurrent
+from penstock_server.architectures.family import Experts, Family, NameMap, Recurrent
 
 
 def _with_layers(family: Family, raw: dict[str, Any]) -> Family:
@@ -24,6 +24,7 @@ def _with_layers(family: Family, raw: dict[str, Any]) -> Family:
 QWEN3_NEXT = Family(
     "qwen3_next",
     "Qwen3-Next",
+    names=NameMap(mtp="mtp."),
     defaults={
         "head_dim": 256,
         "partial_rotary_factor": 0.25,

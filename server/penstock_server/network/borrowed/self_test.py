@@ -6,7 +6,7 @@ from penstock_kernels import AttentionSpans
 from penstock_server.network.borrowed.model import BorrowedModel
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import CacheFormat, KVCache
-from penstock_server.network.states import make_states
+from penstock_server.network.states import StateRows, make_states
 
 # Two sequences in each step, each cut twice, with a single token between: one that sees positions that it must not see
 # is noticed.
@@ -41,7 +41,7 @@ def _ids(length: int, vocab_size: int, device: torch.device) -> torch.Tensor:
 def _in_steps(borrowed: BorrowedModel, ids: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     cache_format = CacheFormat(borrowed.dtype)
     shape, dtype, count = borrowed.state_shape, borrowed.dtype, len(ids)
-    states = None if shape is None else make_states(shape, count, 0, dtype, device)
+    states = None if shape is None else make_states(shape, StateRows(count), dtype, device)
     sizes = count * _BLOCKS_EACH, _BLOCK_SIZE, cache_format, device, True
     cache = KVCache(borrowed.cache_shape, *sizes, states)
     ends = (*_CUTS[1:], None)
