@@ -77,9 +77,10 @@ impl Group<'_> {
         self.num_replicas * self.args.process.machine_share
     }
 
-    /// How tokens are drafted, where that is not the default of the shards.
+    /// How tokens are drafted, if any are, where that is not the default of the shards.
     fn drafter(&self) -> Option<String> {
-        let asked = self.args.router.speculation.speculation?;
+        let speculation = &self.args.router.speculation;
+        let asked = speculation.speculation.filter(|_| speculation.max_drafts() > 0)?;
         (asked != Speculation::Ngram).then(|| name_of(&asked))
     }
 

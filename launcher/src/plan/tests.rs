@@ -70,10 +70,18 @@ fn the_draft_model_is_looked_for_where_tokens_are_drafted_and_the_shards_get_its
 
 #[test]
 fn the_shards_are_told_how_tokens_are_drafted() {
-    for (flags, is_told) in [("", false), ("--speculation ngram", false), ("--speculation suffix", true)] {
+    let cases = [
+        ("", None),
+        ("--speculation ngram", None),
+        ("--speculation suffix", Some("--drafter=suffix")),
+        ("--speculation mtp --speculate 1", Some("--drafter=mtp")),
+        ("--speculation mtp --speculate 0", None),
+    ];
+    for (flags, expected) in cases {
         let plan = plan(0, flags).expect("plan");
         for shard in plan.groups.iter().flatten() {
-            assert_eq!(shard.args.contains(&"--drafter=suffix".to_owned()), is_told, "{flags}");
+            let told = shard.args.iter().find(|arg| arg.starts_with("--drafter"));
+            assert_eq!(told.map(String::as_str), expected, "{flags}");
         }
     }
 }
