@@ -80,7 +80,10 @@ async fn tokens_of_several_prompts_and_sequences_are_added_up() {
     let (server, access) = logged(Server::start());
     let prompt = json!(["abc", "a longer prompt"]);
     server
-        .post("/v1/completions", json!({"prompt": prompt, "max_tokens": 3, "n": 2, "temperature": 0.5}))
+        .post(
+            "/v1/completions",
+            json!({"prompt": prompt, "max_tokens": 3, "n": 2, "temperature": 0.5, "ignore_eos": true}),
+        )
         .await;
     let prompt_tokens = server.encode("abc").len() + server.encode("a longer prompt").len();
     let line = access.only().await;
