@@ -88,9 +88,9 @@ async fn serve(stream: TcpStream, pace: Pace, seen: &Seen) -> std::io::Result<()
             seen.requests.fetch_add(1, Ordering::Relaxed);
             *seen.last_head.lock().unwrap() = head;
             let (fault, api) = split_fault(&path);
-            let stays = generate(&mut stream, &fault, &api, &body, pace, seen).await?;
-            seen.bodies.lock().unwrap().push(body);
-            if !stays {
+            // Before the answer, after which a test may read it.
+            seen.bodies.lock().unwrap().push(body.clone());
+            if !generate(&mut stream, &fault, &api, &body, pace, seen).await? {
                 return Ok(());
             }
         }
