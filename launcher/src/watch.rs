@@ -150,8 +150,10 @@ mod tests {
         use nix::sys::signal::{Signal, kill};
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = Pid::from_raw(child.id().cast_signed());
-        let while_it_waits = async { tokio::join!(until_in_state(pid, STOPPED), until_in_state(pid, ENDED)) };
-        assert!(timeout(4 * STATE_INTERVAL * STATE_POLLS, while_it_waits).await.is_err());
+        for state in [STOPPED, ENDED] {
+            let while_it_waits = timeout(4 * STATE_INTERVAL * STATE_POLLS, until_in_state(pid, state));
+            assert!(while_it_waits.await.is_err(), "{state}");
+        }
         for (signal, state) in [(Signal::SIGSTOP, STOPPED), (Signal::SIGKILL, ENDED)] {
             kill(pid, signal).expect("a child");
             until_in_state(pid, state).await;

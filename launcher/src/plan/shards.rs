@@ -86,8 +86,12 @@ impl Group<'_> {
 
     /// Most tokens that a step may draft, if any are drafted.
     fn num_draft_states(&self) -> Option<u32> {
-        let max_sequences = self.args.shards.max_batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
-        Some(self.args.router.speculation.max_drafts_of_step(max_sequences)).filter(|states| *states > 0)
+        Some(self.args.router.speculation.max_drafts_of_step(self.num_slots())).filter(|states| *states > 0)
+    }
+
+    /// Sequences that a shard holds at a time.
+    fn num_slots(&self) -> u32 {
+        self.args.shards.max_batch_size.unwrap_or(DEFAULT_BATCH_SIZE)
     }
 
     /// The folder of what drafts, if any tokens are drafted, and not by n-gram or suffix.
@@ -173,7 +177,7 @@ impl Group<'_> {
             ("max-loras", shards.max_loras.map(|adapters| adapters.to_string())),
             ("num-snapshots", shards.max_snapshots.map(|snapshots| snapshots.to_string())),
             ("num-draft-states", self.num_draft_states().map(|states| states.to_string())),
-            ("num-slots", shards.max_batch_size.map(|slots| slots.to_string())),
+            ("num-slots", Some(self.num_slots().to_string())),
             ("num-blocks", num_blocks.map(|blocks| blocks.to_string())),
             ("block-size", num_blocks.map(|_| BLOCK_SIZE.to_string())),
             ("cuda-graphs", shards.cuda_graphs.as_deref().map(sizes)),

@@ -69,7 +69,7 @@ impl SpeculationOptions {
 
     /// Most tokens that a step drafts where so many sequences run at most.
     pub fn max_drafts_of_step(&self, max_sequences: u32) -> u32 {
-        self.max_drafts() * self.speculate_max.min(max_sequences)
+        self.max_drafts().saturating_mul(self.speculate_max.min(max_sequences))
     }
 
     /// Most tokens that a step drafts for each sequence.

@@ -6,8 +6,8 @@ second matcher that costs nothing.
 
 Such a thread gets only the time of a processor that nobody else wants (`SCHED_IDLE`). A process that is killed ends
 when the last of its threads has run to its end, so the launcher must be able to give such a thread its share back.
-Where it has no right to do so, the thread has the least share that there is. What may hold the interpreter's lock has
-a tenth.
+Where it has no right to do so, the thread has a tenth of a usual share, as what may hold the interpreter's lock has
+always.
 """
 
 import logging
@@ -22,8 +22,8 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-# A tenth of the share of a usual thread, and the least share.
-_LOW_NICENESS, _HIGHEST_NICENESS = 10, 19
+# A tenth of the share of a usual thread.
+_LOW_NICENESS = 10
 _TASKS = Path("/proc/self/task")
 
 
@@ -65,12 +65,12 @@ class LowPriority:
 
 def _set_lowest(thread_id: int) -> None:
     usual = os.getpriority(os.PRIO_PROCESS, thread_id)
+    give_way(thread_id)
     try:
-        os.setpriority(os.PRIO_PROCESS, thread_id, _HIGHEST_NICENESS)
         os.setpriority(os.PRIO_PROCESS, thread_id, usual)  # who may do this may end `SCHED_IDLE`, too
         os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
     except PermissionError:
-        os.setpriority(os.PRIO_PROCESS, thread_id, _HIGHEST_NICENESS)
+        give_way(thread_id)
 
 
 def start() -> LowPriority | None:
