@@ -12,6 +12,7 @@ from benchmarks.replicas import question as replicas
 from benchmarks.serving import (
     adapters,
     decoding,
+    hybrid_drafts,
     hybrids,
     interference,
     loading,
@@ -47,6 +48,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
         Question("step_cost", step_cost.TITLE, step_cost.measure),
         Question("adapters", adapters.TITLE, adapters.measure),
         Question("speculation", speculation.TITLE, speculation.measure),
+        Question("hybrid_drafts", hybrid_drafts.TITLE, hybrid_drafts.measure),
         Question("masks", masks.TITLE, masks.measure),
         Question(
             "router",

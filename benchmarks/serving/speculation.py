@@ -32,7 +32,7 @@ _LEAST_AT_SATURATION, _SATURATED = 0.98, 16
 _LEAST_WHERE_RIGHT = 2.0
 
 
-class _Text(NamedTuple):
+class Text(NamedTuple):
     """What is generated, and how: one of three lists of words again and again, or what is drawn."""
 
     name: str
@@ -41,12 +41,12 @@ class _Text(NamedTuple):
 
 
 # Of three tokens that are far likelier than all others the last few soon come again.
-_REPEATING = _Text(
+_REPEATING = Text(
     "by n-gram, text that repeats",
     {"logit_bias": {"300": 60, "301": 60, "302": 60}},
     _LEAST_WHERE_RIGHT,
 )
-_DRAWN = _Text("by n-gram, text that does not", {"temperature": 1.2})
+_DRAWN = Text("by n-gram, text that does not", {"temperature": 1.2})
 
 
 class _Run(NamedTuple):
@@ -64,15 +64,15 @@ def measure() -> list[Figure]:
         draft = ("--speculation=draft",)
         cases = [
             (("--speculation=ngram",), [_REPEATING, _DRAWN]),
-            ((*draft, f"--draft-model={_DEMO}"), [_Text("by the model itself", {"temperature": 1.0})]),
-            ((*draft, f"--draft-model={noise}"), [_Text("by a layer of noise", {"temperature": 1.0})]),
-            (("--speculation=medusa",), [_Text("by heads of MEDUSA", {"temperature": 1.0})]),
-            (("--speculation=eagle",), [_Text("by a head of EAGLE", {"temperature": 1.0})]),
+            ((*draft, f"--draft-model={_DEMO}"), [Text("by the model itself", {"temperature": 1.0})]),
+            ((*draft, f"--draft-model={noise}"), [Text("by a layer of noise", {"temperature": 1.0})]),
+            (("--speculation=medusa",), [Text("by heads of MEDUSA", {"temperature": 1.0})]),
+            (("--speculation=eagle",), [Text("by a head of EAGLE", {"temperature": 1.0})]),
         ]
         figures = []
         for flags, texts in cases:
             with Server("--dtype=float32", *flags) as drafting:
-                figures += [figure for text in texts for figure in _compare(plain, drafting, text)]
+                figures += [figure for text in texts for figure in compare(plain, drafting, text)]
         return figures
 
 
@@ -85,11 +85,12 @@ def _noise(folder: Path) -> Path:
     return folder
 
 
-def _compare(plain: Server, drafting: Server, text: _Text) -> list[Figure]:
+def compare(plain: Server, drafting: Server, text: Text) -> list[Figure]:
+    """By 1, 4, 8 and 16 streams at once."""
     return [_compared(plain, drafting, text, count) for count in _NUMS_STREAMS]
 
 
-def _compared(plain: Server, drafting: Server, text: _Text, count: int) -> Figure:
+def _compared(plain: Server, drafting: Server, text: Text, count: int) -> Figure:
     """The first of the pairs only warms both up."""
     pairs = [
         (_run(drafting, text, count, number), _run(plain, text, count, number))
@@ -106,7 +107,7 @@ def _compared(plain: Server, drafting: Server, text: _Text, count: int) -> Figur
     return Figure(name, median(ratios), at_least=text.least_at_one if count == 1 else at_least, note=note)
 
 
-def _run(server: Server, text: _Text, count: int, number: int) -> _Run:
+def _run(server: Server, text: Text, count: int, number: int) -> _Run:
     """`count` requests at once; prompts differ, so that no prefix is in the cache but for the other server's twin."""
 
     async def ask() -> list[Stream]:
