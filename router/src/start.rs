@@ -88,6 +88,7 @@ pub(crate) async fn build(
         chat: texts.chat,
         fill_in_middle: texts.fill_in_middle,
         uses_predictions: options.speculation.uses_predictions(),
+        draw_seed: Arc::new(rand::random),
         engine: engine_loop::spawn(engines, &scheduler, wanted, (metrics.clone(), outbox)),
         metrics,
         shutdown: shutdown.clone(),

@@ -94,6 +94,8 @@ pub struct Inference {
     pub uses_predictions: bool,
     /// Checks the grammars that constrain outputs.
     pub grammars: Grammars,
+    /// Draws the seed of a sequence whose request names none.
+    pub draw_seed: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// The engine loop, which runs sequences.
     pub engine: EngineHandle,
     /// Counts requests and tokens, and measures times.
@@ -376,7 +378,7 @@ impl Inference {
         number: u32,
         arrived: Instant,
     ) -> Result<TextStream, Error> {
-        let request = prepared.request.sequence(number, rand::random());
+        let request = prepared.request.sequence(number, (self.draw_seed)());
         let seed = (request.sampling.temperature > 0.0).then_some(request.sampling.seed);
         let generation = self.engine.submit(request).await.map_err(|refused| self.refusal(refused))?;
         let generation = generation.holding(prepared.adapter.clone());

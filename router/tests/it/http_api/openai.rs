@@ -221,8 +221,7 @@ fn thinking() -> Server {
 #[tokio::test]
 async fn reasoning_is_left_out_where_a_request_does_not_want_it() {
     let server = thinking();
-    let mut body =
-        json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "include_reasoning": false});
+    let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0, "include_reasoning": false});
     let answer = server.post("/v1/chat/completions", body.clone()).await.json();
     assert_eq!(answer["choices"][0]["message"], json!({"role": "assistant", "content": ""}));
     assert_eq!(answer["usage"]["completion_tokens"], 5, "it was generated");

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -101,6 +102,12 @@ pub fn body_limits() -> BodyLimits {
 
 fn small_bodies() -> ConnectionLimits {
     ConnectionLimits { payload_limit: 4096, ..ConnectionLimits::default() }
+}
+
+/// The same seeds in each run of a test: a random one would now and then end a sequence early.
+fn counted_seeds() -> Arc<dyn Fn() -> u64 + Send + Sync> {
+    let next = AtomicU64::new(1);
+    Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A router and its fake engine.
@@ -221,6 +228,7 @@ impl Server {
             fill_in_middle: FillInMiddle::of(&tokenizer).unwrap().map(Arc::new),
             grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
             uses_predictions: true,
+            draw_seed: counted_seeds(),
             engine: engine_loop::spawn(engines, &config, wanted, metrics.clone()),
             metrics,
             shutdown: Shutdown::new(Duration::from_secs(90)),
