@@ -108,3 +108,10 @@ def poison_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         return empty(*shape, dtype=dtype).fill_(float("nan"))
 
     return lambda: monkeypatch.setattr(torch, "empty", poisoned)
+
+
+@pytest.fixture(params=[True, False], ids=["any-product", "no-tiles"])
+def has_amx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products by whatever the processor has, and once without its tiles."""
+    if not request.param:
+        monkeypatch.setattr("penstock_kernels.native.linear.has_amx", lambda: False)

@@ -123,18 +123,20 @@ def test_threads_change_nothing() -> None:
     assert torch.equal(one, three)
 
 
+@pytest.mark.usefixtures("has_amx")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(64, 100), (96, 37), (20, 3), (12, 1)])
+@pytest.mark.parametrize("shape", [(64, 100), (96, 37), (64, 16), (544, 200), (20, 3), (12, 1)])
 def test_a_product_has_the_same_bits_in_any_batch(shape: tuple[int, int], dtype: torch.dtype) -> None:
     length, columns = shape
     x, weight, bias = (torch.randn(size).to(dtype) for size in ((150, length), (columns, length), (columns,)))
     whole = linear(x, weight, bias, invariant=True)
     expected = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(whole.double(), expected, atol=2e-5 * length, rtol=1e-2)
-    for rows in (slice(0, 1), slice(7, 10), slice(3, 9), slice(3, 39), slice(60, 131)):
+    for rows in (slice(0, 1), slice(7, 10), slice(3, 9), slice(3, 39), slice(4, 20), slice(60, 131)):
         assert torch.equal(linear(x[rows], weight, bias, invariant=True), whole[rows])
 
 
+@pytest.mark.usefixtures("has_amx")
 @pytest.mark.parametrize("lanes", [0, 4, 8])
 @pytest.mark.parametrize("has_gaps", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -143,11 +145,11 @@ def test_a_product_of_many_rows_has_the_bits_of_few(
 ) -> None:
     if lanes:  # the widest of this processor may have no tiles, and then no gaps
         monkeypatch.setattr(native_linear, "_wants_gaps", lambda _length: has_gaps)
-    x, weight = torch.randn(203, 2560).to(dtype), torch.randn(75, 2600).to(dtype)[:, :2560]
+    x, weight = torch.randn(303, 2560).to(dtype), torch.randn(75, 2600).to(dtype)[:, :2560]
     whole = native_linear.multiply(x, (weight,), None, lanes)
     expected = x.double() @ weight.double().T
     torch.testing.assert_close(whole.double(), expected, atol=1e-2, rtol=1e-2)
-    for rows in (slice(0, 1), slice(90, 93), slice(94, 101), slice(5, 24), slice(1, 98), slice(40, 200)):
+    for rows in (slice(0, 1), slice(90, 93), slice(94, 101), slice(5, 24), slice(1, 98), slice(7, 300)):
         assert torch.equal(native_linear.multiply(x[rows], (weight,), None, lanes), whole[rows])
 
 
@@ -184,6 +186,7 @@ def test_every_width_of_vectors_adapts(lanes: int, dtype: torch.dtype, ranks: tu
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.usefixtures("has_amx")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_weights_that_lie_apart_multiply_like_one(dtype: torch.dtype, threads: int) -> None:

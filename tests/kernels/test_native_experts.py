@@ -9,9 +9,10 @@ from penstock_kernels.native.recording import Arena, record
 DTYPES = [torch.float32, torch.bfloat16]
 
 
+@pytest.mark.usefixtures("has_amx")
 @pytest.mark.parametrize("max_lanes", [0, 4, 8])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("num_rows", "length"), [(1, 64), (9, 48), (70, 80)])
+@pytest.mark.parametrize(("num_rows", "length"), [(1, 64), (9, 48), (70, 80), (70, 96)])
 def test_rows_are_multiplied_by_the_matrix_of_their_group(
     num_rows: int, length: int, dtype: torch.dtype, max_lanes: int
 ) -> None:

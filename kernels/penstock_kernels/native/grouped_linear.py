@@ -21,7 +21,8 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("x_stride", "output_stride", "num_rows")),
         *((name, ctypes.c_int64) for name in ("num_groups", "first_group", "total_groups")),
         *((name, ctypes.c_int64) for name in ("len", "num_columns")),
-        *((name, ctypes.c_int32) for name in ("repeats", "dtype", "num_threads", "max_lanes", "is_paired")),
+        *((name, ctypes.c_int32) for name in ("repeats", "dtype", "num_threads", "max_lanes")),
+        *((name, ctypes.c_int32) for name in ("is_paired", "has_amx")),
     )
 
 
@@ -44,6 +45,7 @@ def grouped_linear(
     if output is None:
         output = torch.empty(len(groups), num_columns, dtype=x.dtype)
     first, total = part or ExpertPart(0, num_groups)
+    is_paired = x.dtype == torch.bfloat16 and max_lanes == 0 and linear.can_pair(length)
     call = _Call(
         x.data_ptr(),
         groups.data_ptr(),
@@ -62,7 +64,8 @@ def grouped_linear(
         DTYPES[x.dtype],
         torch.get_num_threads() if output.numel() * length >= 2 * WORTH_THREADS else 1,
         max_lanes,
-        x.dtype == torch.bfloat16 and max_lanes == 0 and linear.can_pair(length),
+        is_paired,
+        is_paired and linear.has_amx(),
     )
     kept = (x, groups, weight, bias, output)
     run("penstock_multiply_grouped", call, *kept, failure=_failure)

@@ -1,7 +1,8 @@
 """Matrix products in C: for a few rows they take one read of the weights, where BLAS takes several times as long.
 
 All weights of a 110M-parameter Llama, two threads of an AVX-512 processor, torch 2.13's time divided by ours for 1, 8,
-16 and 128 rows: float32 2.0, 3.4, 2.6 and 1.4; bfloat16, which this processor multiplies itself, 2.0, 1.8, 1.5 and 0.9.
+16 and 128 rows: float32 2.0, 3.4, 2.6 and 1.4; bfloat16, multiplied in pairs of numbers, 2.0, 1.8, 1.5 and 0.9. What a
+processor with tiles (AMX) takes is in docs/kernels.md.
 """
 
 import ctypes
@@ -12,8 +13,10 @@ import torch
 
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
-# So many rows fill the tiles of a processor several times.
-_WORTH_TILES = 128
+# Rows of a tile.
+_SIDE = 16
+# From so many rows on PyTorch fills the tiles of a processor (AMX) better: measured.
+_WORTH_LIBRARY = 256
 # From so many rows and so many numbers on, of a multiple of so many, rows get so many numbers between them, where
 # products are made of tiles: rows a power of two apart share places in caches.
 _WORTH_GAPS, _LONG, _SHARING, _GAP = 48, 2048, 512, 32
@@ -35,6 +38,7 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "parts", "bias", "output")),
         *((name, ctypes.c_int64) for name in ("x_stride", "num_parts", "len", "num_columns")),
         *((name, ctypes.c_int32) for name in ("num_rows", "dtype", "num_threads", "max_lanes", "is_paired")),
+        ("packed", ctypes.c_void_p),
     )
 
 
@@ -49,24 +53,13 @@ def supports(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
 ) -> bool:
     """Whether `linear` can take these rows, with weights of their type, and is expected to be the faster."""
-    return takes(x, x.shape[1], invariant)
+    return takes(x.dtype, len(x), x.shape[1], invariant)
 
 
-def takes(x: torch.Tensor, length: int, invariant: bool) -> bool:
-    """The same for as many rows of that type and this length."""
-    return x.dtype in DTYPES and can_multiply(length) and (invariant or not _is_for_tiles(x))
-
-
-@cache
-def _has_tiles() -> bool:
-    """Whether the processor multiplies tiles of 16-bit floats (AMX), which PyTorch uses and C here does not."""
-    asks = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return asks is not None and bool(asks())
-
-
-def _is_for_tiles(x: torch.Tensor) -> bool:
-    """Whether PyTorch is expected to be faster. Not measured: there was no such processor."""
-    return x.dtype == torch.bfloat16 and x.shape[0] >= _WORTH_TILES and _has_tiles()
+def takes(dtype: torch.dtype, num_rows: int, length: int, invariant: bool) -> bool:
+    """The same for so many rows of this length."""
+    is_for_library = dtype == torch.bfloat16 and num_rows >= _WORTH_LIBRARY and has_amx()
+    return dtype in DTYPES and can_multiply(length) and (invariant or not is_for_library)
 
 
 @cache
@@ -74,6 +67,13 @@ def can_pair(length: int) -> bool:
     """Whether pairs of 16-bit floats are multiplied as they are, where rows have so many."""
     compiled = library()
     return compiled is not None and bool(compiled.penstock_can_pair(ctypes.c_int64(length)))
+
+
+@cache
+def has_amx() -> bool:
+    """Whether they are multiplied in tiles of the processor (AMX)."""
+    compiled = library()
+    return compiled is not None and bool(compiled.penstock_has_amx())
 
 
 @cache
@@ -101,6 +101,7 @@ def multiply(
     rows = _rows(x, x.dtype if is_paired else torch.float32)
     parts, num_columns = _parts(weights)
     output = torch.empty(x.shape[0], num_columns, dtype=x.dtype)
+    packed = _packed(rows) if is_paired and has_amx() else None
     call = _Call(
         rows.data_ptr(),
         ctypes.addressof(parts),
@@ -115,8 +116,9 @@ def multiply(
         torch.get_num_threads() if num_columns * x.numel() >= 2 * WORTH_THREADS else 1,
         max_lanes,
         is_paired,
+        None if packed is None else packed.data_ptr(),
     )
-    run("penstock_multiply", call, rows, parts, weights, bias, output)
+    run("penstock_multiply", call, rows, packed, parts, weights, bias, output)
     return output
 
 
@@ -125,6 +127,13 @@ def _rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if x.shape[0] < _WORTH_GAPS or not _wants_gaps(x.shape[1]):
         return x.to(dtype).contiguous()
     return torch.empty(x.shape[0], x.shape[1] + _GAP, dtype=dtype)[:, : x.shape[1]].copy_(x)
+
+
+def _packed(rows: torch.Tensor) -> torch.Tensor:
+    """Memory for rows in tiles: whole ones of so many rows, or a narrow one."""
+    num_rows, length = rows.shape
+    num_packed = num_rows if num_rows < _SIDE else -(-num_rows // _SIDE) * _SIDE
+    return torch.empty(num_packed, length, dtype=rows.dtype)
 
 
 def _parts(weights: Sequence[torch.Tensor]) -> tuple[ctypes.Array[_Part], int]:

@@ -26,6 +26,7 @@ typedef struct {
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c, as is `is_paired` */
     int32_t is_paired;
+    int32_t has_amx; /* in tiles of the processor */
 } Grouped;
 
 /* What a call needs beside: rows in the order of their groups, and what is made of them. */
@@ -35,8 +36,10 @@ typedef struct {
     Linear *calls;   /* [num_groups], of groups with rows */
     Part *parts;
     char *rows;
+    char *packed; /* rows in tiles, of each group the whole ones */
     char *results;
     int64_t num_calls;
+    int64_t num_packed; /* rows */
 } Work;
 
 static int64_t number_size(int dtype) {
@@ -49,6 +52,7 @@ static void release(Work *work) {
     free(work->calls);
     free(work->parts);
     free(work->rows);
+    free(work->packed);
     free(work->results);
 }
 
@@ -60,7 +64,10 @@ static int allocate(const Grouped *call, Work *work) {
     work->parts = malloc((call->num_groups + 1) * sizeof *work->parts);
     work->rows = malloc(call->num_rows * call->len * row_size);
     work->results = malloc(call->num_rows * call->num_columns * number_size(call->dtype));
-    return work->order && work->starts && work->calls && work->parts && work->rows && work->results;
+    /* Whole tiles of a group are at most twice its rows. */
+    if (call->has_amx) work->packed = malloc(2 * call->num_rows * call->len * row_size);
+    const int is_packed = !call->has_amx || work->packed;
+    return work->order && work->starts && work->calls && work->parts && work->rows && work->results && is_packed;
 }
 
 /* The number of a row's group among those that are here; -1: it is elsewhere. */
@@ -133,7 +140,9 @@ static void add_group(const Grouped *call, Work *work, int64_t group) {
         .num_threads = call->num_threads,
         .max_lanes = call->max_lanes,
         .is_paired = call->is_paired,
+        .packed = call->has_amx ? work->packed + work->num_packed * call->len * 2 : 0,
     };
+    work->num_packed += packed_rows(linear->num_rows);
 }
 
 /* 1: no memory; 2: a row is of no group. */

@@ -21,17 +21,33 @@ static const float zeros[4];
 #if __GNUC__ >= 10 /* older ones do not know the instruction */
 #define WITH_PAIRS
 #endif
+#if __GNUC__ >= 11 && defined(__linux__) && defined(__x86_64__)
+#define WITH_AMX
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #define VARIANT "linear_variant.h"
 #include "variants.h"
 
+#ifdef WITH_AMX
+/* `__builtin_cpu_supports` knows the feature in newer compilers only. */
+static int knows_amx(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1 && d >> 24 & 1; /* AMX-BF16, AMX-TILE */
+}
+#endif
+
 typedef void (*Multiply)(const Linear *, const Part *, int64_t from, int64_t until);
 
-static Multiply variant(int64_t len, int max_lanes, int is_paired) {
-#if defined(__x86_64__) && defined(WITH_PAIRS)
-    if (is_paired) return multiply_pairs;
+static Multiply variant(const Linear *call) {
+#ifdef WITH_AMX
+    if (call->packed) return multiply_amx;
 #endif
-    (void)is_paired;
-    switch (lanes_for(len, max_lanes)) {
+#if defined(__x86_64__) && defined(WITH_PAIRS)
+    if (call->is_paired) return multiply_pairs;
+#endif
+    switch (lanes_for(call->len, call->max_lanes)) {
 #if defined(__x86_64__)
     case 16: return multiply_16;
     case 8: return multiply_8;
@@ -42,7 +58,7 @@ static Multiply variant(int64_t len, int max_lanes, int is_paired) {
 }
 
 int penstock_can_multiply(int64_t len) {
-    return variant(len, 0, 0) != 0;
+    return lanes_for(len, 0) != 0;
 }
 
 /* Whether the processor multiplies 16-bit floats itself, in vectors that fill rows. */
@@ -51,6 +67,16 @@ int penstock_can_pair(int64_t len) {
     return len % 32 == 0 && lanes_for(len, 0) == 16 && __builtin_cpu_supports("avx512bf16");
 #else
     (void)len;
+    return 0;
+#endif
+}
+
+/* Whether it multiplies tiles of 16-bit floats, of rows that `penstock_can_pair`: what the system has to allow first. */
+int penstock_has_amx(void) {
+#ifdef WITH_AMX
+    enum { ASK = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return knows_amx() && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
+#else
     return 0;
 #endif
 }
@@ -87,10 +113,17 @@ static const Part *next_part(const Linear *calls, int64_t num_calls, int64_t *nu
 }
 
 void multiply_all(const Linear *calls, int64_t num_calls) {
-    const Multiply multiply = variant(calls->len, calls->max_lanes, calls->is_paired);
+    const Multiply multiply = variant(calls);
     int64_t next = 0;
 #pragma omp parallel num_threads(calls->num_threads) if (calls->num_threads > 1)
     {
+#ifdef WITH_AMX
+        for (const Linear *call = calls; call < calls + num_calls && call->packed; call++) {
+#pragma omp for nowait
+            for (int64_t tile = 0; tile < num_row_tiles(call); tile++) pack_rows(call, tile);
+        }
+#pragma omp barrier
+#endif
         const Part *part;
         const Linear *call;
         int64_t number;

@@ -27,7 +27,15 @@ typedef struct {
     int32_t num_threads;
     int32_t max_lanes; /* numbers in the widest vector to use; 0: any */
     int32_t is_paired; /* 16-bit floats are multiplied as they are */
+    void *packed; /* memory for x as the processor's tiles take it, whole tiles of rows; or none, and none are used */
 } Linear;
+
+/* Rows of a tile of the processor; and those of whole tiles, but that few rows are a narrow one. */
+enum { SIDE = 16 };
+
+static inline int64_t packed_rows(int64_t num_rows) {
+    return num_rows < SIDE ? num_rows : (num_rows + SIDE - 1) / SIDE * SIDE;
+}
 
 /* Computes all calls, whose rows have the same length and type, with the threads of the first one together. */
 void multiply_all(const Linear *calls, int64_t num_calls);

@@ -267,3 +267,7 @@ static TARGET void NAME(multiply)(const Linear *call, const Part *part, int64_t 
     if (call->dtype == FLOAT32) NAME(multiply_range)(call, part, from, until, FLOAT32);
     else NAME(multiply_range)(call, part, from, until, BFLOAT16);
 }
+
+#if defined(PAIRS) && defined(WITH_AMX)
+#include "linear_amx.h"
+#endif
