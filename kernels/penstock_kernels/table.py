@@ -34,6 +34,7 @@ from penstock_kernels.native import grouped_mlp as c_grouped_mlp
 from penstock_kernels.native import latent_attention as c_latent_attention
 from penstock_kernels.native import latents as c_latents
 from penstock_kernels.native import linear as c_linear
+from penstock_kernels.native import long_prompts as c_long_prompts
 from penstock_kernels.native import norm as c_norm
 from penstock_kernels.native import quantized as c_quantized
 from penstock_kernels.native import rotary as c_rotary
@@ -233,7 +234,7 @@ store_kv = Row(reference.store_kv, gpu="store_kv.store_kv")
 copy_blocks = Row(reference.copy_blocks, gpu="store_kv.copy_blocks")
 paged_attention = Row(
     reference.paged_attention,
-    native=c_attention.paged_attention,
+    native=c_long_prompts.paged_attention,
     native_if=c_attention.supports,
     gpu="attention.paged_attention",
     gpu_if=_has_no_slopes,

@@ -57,7 +57,8 @@ class Sequence:
     ) -> list[torch.Tensor]:
         """Each (start, end) as a span of one call; the results of each."""
         lens = tuple(end - start for start, end in rows)
-        spans = AttentionSpans(lens, tuple(end for _, end in rows), self.table.repeat(len(rows), 1), _BLOCK)
+        tables = self.table.repeat(len(rows), 1)
+        spans = AttentionSpans(lens, tuple(end for _, end in rows), tables, _BLOCK, unbatched=True)
         query = torch.cat([self.query[start:end] for start, end in rows])
         found = paged_attention(query, self.key, self.value, spans, Scoring(0.2, window, chunk=chunk))
         return list(torch.split(found, list(lens)))
