@@ -23,6 +23,7 @@ mod runner;
 mod supervisor;
 mod tgi;
 mod watch;
+mod words;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -104,7 +104,7 @@ fn status_of(error: &FleetError) -> StatusCode {
         | FleetError::Plan { .. }
         | FleetError::NotWithSeveral { .. }
         | FleetError::MoreThanMost { .. }
-        | FleetError::NotUtf8 => StatusCode::BAD_REQUEST,
+        | FleetError::NotUtf8(_) => StatusCode::BAD_REQUEST,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::args::{Args, ModelSpec};
 use crate::argv;
 use crate::hardware::Hardware;
 use crate::plan::{EachStart, ProcessSpec, Readiness, num_gpus};
+use crate::words;
 
 /// Flags that are those of the whole server: the launcher of a model is not given them, and no model has its own.
 const OF_SERVER: [&str; 14] = [
@@ -78,7 +79,8 @@ impl Common {
         }
         let own = spec.flags.iter().map(|(flag, value)| format!("--{flag}={value}"));
         let model = [format!("--model-id={}", spec.model), format!("--served-model-name={name}")];
-        let words: Vec<_> = without_common(&self.words).into_iter().chain(own).chain(model).collect();
+        let words: Vec<_> =
+            words::without(&OF_SERVER, &self.words).into_iter().chain(own).chain(model).collect();
         let args = parse(&words).map_err(|reason| FleetError::Flags { name: name.clone(), reason })?;
         let num_gpus =
             num_gpus(&args, hardware).map_err(|reason| FleetError::Plan { name: name.clone(), reason })?;
@@ -158,25 +160,6 @@ pub fn check_common(args: &Args) -> Result<(), FleetError> {
     ];
     let first = refused.into_iter().find(|(_, is_given, _)| *is_given);
     first.map_or(Ok(()), |(flag, _, reason)| Err(FleetError::NotWithSeveral { flag, reason }))
-}
-
-/// The words without the flags of the whole server and their values.
-fn without_common(words: &[String]) -> Vec<String> {
-    let mut kept = Vec::new();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let (flag, value) = match word.split_once('=') {
-            Some((flag, _)) => (flag, true),
-            None => (word.as_str(), false),
-        };
-        let is_common = flag.strip_prefix("--").is_some_and(|flag| OF_SERVER.contains(&flag));
-        if !is_common {
-            kept.push(word.clone());
-        } else if !value && flag != "--access-log-addresses" {
-            words.next();
-        }
-    }
-    kept
 }
 
 fn parse(words: &[String]) -> Result<Args, String> {

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::plan::PlanError;
+use crate::words::NotUtf8;
 
 /// Why several models cannot be served, or one of them not be loaded or unloaded.
 #[derive(Debug, PartialEq, Eq, Error)]
@@ -37,6 +38,6 @@ pub enum FleetError {
     NotLoaded { name: String, reason: String },
     #[error("the server starts or ends; models are loaded while it serves")]
     NotServing,
-    #[error("a command line, which has to be UTF-8, is not")]
-    NotUtf8,
+    #[error(transparent)]
+    NotUtf8(#[from] NotUtf8),
 }

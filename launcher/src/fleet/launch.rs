@@ -23,6 +23,7 @@ use crate::processes_of;
 use crate::report::Reporter;
 use crate::runner::{Runner, Signals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
+use crate::words;
 
 /// Requests of operators that wait; more wait in their connections.
 const MAX_WAITING: usize = 16;
@@ -44,7 +45,7 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let run_dir = make_run_dir()?;
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
     let common = Common {
-        words: words()?,
+        words: words::given().map_err(FleetError::from)?,
         launcher: find_in_own_folder("launcher")?,
         router: find_in_own_folder("penstock-router")?,
         run_dir: run_dir.path().to_owned(),
@@ -78,12 +79,6 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let ending = runner.run(supervisor, first, &mut signals).await;
     admin.abort();
     Ok(ending)
-}
-
-/// The words that this process was started with, but for its name.
-fn words() -> Result<Vec<String>, FleetError> {
-    let words = std::env::args_os().skip(1).map(|word| word.into_string());
-    words.collect::<Result<_, _>>().map_err(|_| FleetError::NotUtf8)
 }
 
 /// Opens the admin socket, if there is to be one. Its file goes when the returned task is aborted.
