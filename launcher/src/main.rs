@@ -17,6 +17,7 @@ mod ports;
 mod preflight;
 mod process;
 mod processes;
+mod ray_driver;
 mod report;
 mod resolve;
 mod runner;
@@ -39,7 +40,7 @@ use crate::args::{Args, CheckArgs, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
 use crate::fleet::FleetError;
 use crate::hardware::Hardware;
-use crate::nodes::{Hub, ListenError, Member, NodeSettings, NodesError};
+use crate::nodes::{Addresses, Hub, ListenError, Member, NodeSettings, NodesError};
 use crate::parent_pipe::ParentPipe;
 use crate::places::{find_in_own_folder, find_python, make_run_dir, with_keys_in_a_file};
 use crate::plan::{DEMO_MODEL, Places, Plan, PlanError, contradiction, shards_here};
@@ -76,6 +77,9 @@ async fn main() -> ExitCode {
         Some(Task::Download(download_args)) => download(download_args, &console).await,
         _ if args.models.are_several() && !args.process.print_environment => {
             fleet::launch(&args, &console).await
+        }
+        _ if args.executor.is_ray() && !args.process.print_environment => {
+            Err(ray_driver::become_driver(&args))
         }
         _ => launch(&args, &console).await,
     };
@@ -194,9 +198,10 @@ async fn serve(serving: Serving<'_>, signals: &mut Signals) -> anyhow::Result<En
     let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
     let limit = args.process.restart_limit();
     let (supervisor, first) = Supervisor::start(plan.size(), nodes.is_none(), timeouts, limit);
+    let addresses = Addresses::new(&plan.run_dir);
     let (processes, events) = processes_of(plan, args, console);
     let hub = match nodes {
-        Some(nodes) => Some(Hub::listen(nodes, console.clone(), processes.events()).await?),
+        Some(nodes) => Some(Hub::listen(nodes, console.clone(), processes.events(), addresses).await?),
         None => None,
     };
     let runner = Runner::new(processes, events, hub, ports, reporter);

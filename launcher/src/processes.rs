@@ -69,15 +69,9 @@ impl Processes {
         self.report(id, &spec, started);
     }
 
-    /// Starts the router on its listening socket, with these flags, too. If that fails, it has ended.
-    pub fn start_router(
-        &mut self,
-        options: StartOptions,
-        listener: std::io::Result<Stdio>,
-        more: Vec<String>,
-    ) {
-        let mut spec = self.plan.spec(ProcessId::Router, options);
-        spec.args.extend(more);
+    /// Starts the router on its listening socket. If that fails, it has ended.
+    pub fn start_router(&mut self, options: StartOptions, listener: std::io::Result<Stdio>) {
+        let spec = self.plan.spec(ProcessId::Router, options);
         let started = listener.and_then(|listener| self.start(ProcessId::Router, &spec, listener));
         self.report(ProcessId::Router, &spec, started);
     }

@@ -189,16 +189,13 @@ impl Runner {
         let next = self.next_starts.entry(id).or_default();
         let options = *next;
         next.num_restarts += 1;
+        if let (ProcessId::Shard { rank: 0, .. }, Some(hub)) = (id, &self.hub) {
+            hub.begin(options);
+        }
         match (id, &self.hub) {
-            (ProcessId::Router, hub) => {
-                let elsewhere = hub.as_ref().map(Hub::router_flags).unwrap_or_default();
-                self.processes.start_router(options, self.ports.share_listener(), elsewhere);
-            }
+            (ProcessId::Router, _) => self.processes.start_router(options, self.ports.share_listener()),
             (ProcessId::Shard { .. }, None) => self.processes.start_shard(id, options, Vec::new()),
             (ProcessId::Shard { rank, .. }, Some(hub)) if hub.is_here(rank) => {
-                if rank == 0 {
-                    hub.begin(options);
-                }
                 self.processes.start_shard(id, options, hub.flags(options));
             }
             (ProcessId::Shard { rank, .. }, Some(hub)) => hub.start(rank, options),

@@ -47,7 +47,8 @@ pub struct RouterConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokenizer_folder: Option<PathBuf>,
 
-    /// Unix sockets of the shards, rank 0 first; tcp:HOST:PORT for those on other machines
+    /// Unix sockets of the shards, rank 0 first; tcp:HOST:PORT for those on other machines, or file:PATH with HOST:PORT in
+    /// the file, which is read for each connection
     #[arg(long, required_unless_present = "replica", num_args = 1..)]
     pub shard_sockets: Vec<ShardAddress>,
 

@@ -55,6 +55,8 @@ SERVER = Tree(
         Floor("rpc", ("rpc/", "pb/")),
         # `python -m penstock_server` and `python -m penstock_server.resolve`.
         Floor("process", ("process/", "__main__.py", "resolve.py")),
+        # Machines of a Ray cluster; it starts launchers, and imports nothing of a shard.
+        Floor("cluster", ("cluster/",)),
     ),
 )
 

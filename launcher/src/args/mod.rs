@@ -2,6 +2,7 @@
 //! What the flags mean for the processes is decided in `plan`.
 
 mod choices;
+mod executor;
 mod model;
 mod models;
 mod nodes;
@@ -20,6 +21,7 @@ use penstock_router::observe::log_level::LogLevel;
 use tracing::level_filters::LevelFilter;
 
 pub use choices::{Device, LoadFormat, name_of};
+pub use executor::ExecutorArgs;
 pub use model::{HubArgs, ModelArgs};
 pub use models::{ModelSpec, ModelsArgs};
 pub use nodes::NodeArgs;
@@ -61,6 +63,10 @@ pub struct Args {
     /// On which machines it is computed
     #[command(flatten, next_help_heading = "Nodes")]
     pub nodes: NodeArgs,
+
+    /// Who finds these machines
+    #[command(flatten, next_help_heading = "Nodes")]
+    pub executor: ExecutorArgs,
 
     /// How it is reached
     #[command(flatten, next_help_heading = "Server and limits")]

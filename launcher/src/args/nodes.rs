@@ -23,11 +23,30 @@ pub struct NodeArgs {
     // That of torchrun.
     #[arg(long, env, default_value_t = 29500, value_parser = clap::value_parser!(u16).range(1..))]
     pub master_port: u16,
+
+    /// Whether machine 0 has the router and no shards
+    #[arg(long, hide = true)]
+    pub router_apart: bool,
 }
 
 impl NodeArgs {
     /// Whether there are several.
     pub fn are_several(&self) -> bool {
         self.nnodes > 1
+    }
+
+    /// The first machine that has shards.
+    pub fn first_with_shards(&self) -> u32 {
+        u32::from(self.router_apart)
+    }
+
+    /// Whether this machine has shards.
+    pub fn has_shards(&self) -> bool {
+        self.node_rank >= self.first_with_shards()
+    }
+
+    /// Machines that have shards.
+    pub fn num_with_shards(&self) -> u32 {
+        self.nnodes - self.first_with_shards()
     }
 }

@@ -151,6 +151,7 @@ pub fn check_common(args: &Args) -> Result<(), FleetError> {
             "the name of a model stands before its `=`",
         ),
         ("nnodes", args.nodes.are_several(), "several models are on one machine"),
+        ("executor", args.executor.is_ray(), "several models are on one machine"),
         ("accept-any-model", router.names.accept_any_model, "requests are for the model that they name"),
         ("lora-adapters", !router.adapters.lora_adapters.is_empty(), of_each),
         ("replica", !router.replicas.replica.is_empty(), of_each),

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::addresses::Addresses;
 use super::channel::{Broken, Channel, in_time};
 use super::link::{SILENCE, carry};
 use super::messages::{Answer, Hello, Joining, News, Order};
@@ -53,6 +54,8 @@ struct Shared {
     settings: NodeSettings,
     console: Console,
     events: UnboundedSender<Event>,
+    /// Where the router looks for their shards.
+    addresses: Addresses,
     roster: Mutex<Roster>,
     /// Where the ranks of this start of the group find each other.
     store: Mutex<Store>,
@@ -67,6 +70,7 @@ impl Hub {
         settings: NodeSettings,
         console: Console,
         events: UnboundedSender<Event>,
+        addresses: Addresses,
     ) -> Result<Self, ListenError> {
         let (master, port) = (settings.master.clone(), settings.port);
         let (listener, address) =
@@ -76,6 +80,7 @@ impl Hub {
             settings,
             console,
             events,
+            addresses,
             store: Mutex::default(),
             start: watch::Sender::new(None),
             strangers: Arc::new(Semaphore::new(MAX_STRANGERS)),
@@ -93,12 +98,6 @@ impl Hub {
     /// The flags of a shard of this machine.
     pub fn flags(&self, options: StartOptions) -> Vec<String> {
         self.shared.settings.meeting_flags(self.address, options.num_restarts)
-    }
-
-    /// The flags of the router for the shards of other machines.
-    pub fn router_flags(&self) -> Vec<String> {
-        let sockets = lock(&self.shared.roster).sockets();
-        sockets.into_iter().map(|socket| format!("--shard-sockets={socket}")).collect()
     }
 
     /// The group is started again: what ranks of another start say is of no use.
@@ -135,6 +134,17 @@ impl Hub {
 }
 
 impl Shared {
+    /// The router finds the shards of a node before anybody starts them.
+    fn join(&self, joining: &Joining, orders: UnboundedSender<Order>) -> Result<Option<Event>, String> {
+        let mut roster = lock(&self.roster);
+        roster.check(joining)?;
+        for (rank, socket) in roster.sockets(joining) {
+            let written = self.addresses.write(rank, &socket);
+            written.map_err(|error| format!("its address cannot be written: {error}"))?;
+        }
+        roster.join(joining, orders)
+    }
+
     fn tell(&self, events: impl IntoIterator<Item = Event>) {
         for event in events {
             let _ = self.events.send(event);
@@ -194,9 +204,8 @@ async fn meet(stream: TcpStream, shared: &Shared) -> Result<(Channel, Hello), Br
 
 async fn serve_node(mut channel: Channel, joining: Joining, shared: &Shared) -> Result<(), Broken> {
     let (orders, ordered) = unbounded_channel();
-    let joined = lock(&shared.roster).join(&joining, orders);
-    let events = match joined {
-        Ok(events) => events,
+    let complete = match shared.join(&joining, orders) {
+        Ok(complete) => complete,
         Err(why) => {
             channel.speaker.say(&Answer::Refused(why.clone())).await?;
             return Err(Broken::Wrong(format!("it may not join: {why}")));
@@ -204,7 +213,7 @@ async fn serve_node(mut channel: Channel, joining: Joining, shared: &Shared) -> 
     };
     let node = joining.node;
     shared.console.say(&format!("Node {node} has joined from {}", joining.address));
-    shared.tell(events);
+    shared.tell(complete);
     let heard = |news: News| {
         let event = lock(&shared.roster).hear(node, news).map_err(Broken::Wrong)?;
         shared.tell([event]);

@@ -165,7 +165,7 @@ impl Member {
 
     fn flags(&self, rank: usize, options: StartOptions, addresses: Addresses) -> Vec<String> {
         let mut flags = self.settings.meeting_flags(addresses.master, options.num_restarts);
-        flags.push(format!("--listen={}", self.settings.socket(rank, addresses.own)));
+        flags.push(format!("--listen=tcp:{}", self.settings.socket(rank, addresses.own)));
         flags
     }
 

@@ -10,6 +10,7 @@
 //!
 //! Whoever connects proves that it knows the secret, and so does node 0 (`channel`). Nothing is encrypted.
 
+mod addresses;
 mod channel;
 mod hub;
 mod link;
@@ -19,6 +20,7 @@ mod roster;
 mod settings;
 mod store;
 
+pub use addresses::Addresses;
 pub use hub::{Hub, ListenError};
 pub use member::Member;
 pub use messages::Order;

@@ -1,7 +1,6 @@
 //! Pure: which nodes are there, and which of their shards run. A node that is lost takes its shards along.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -15,8 +14,6 @@ pub struct Roster {
     settings: NodeSettings,
     /// Those that are there, and where their orders go.
     members: BTreeMap<u32, UnboundedSender<Order>>,
-    /// Where each is, or was last.
-    addresses: BTreeMap<u32, Ipv4Addr>,
     /// Their ranks that were started and have not ended.
     running: BTreeSet<usize>,
     /// Sizes of the caches of their ranks.
@@ -26,32 +23,29 @@ pub struct Roster {
 impl Roster {
     /// Nobody is there yet.
     pub fn new(settings: NodeSettings) -> Self {
-        Self {
-            settings,
-            members: BTreeMap::new(),
-            addresses: BTreeMap::new(),
-            running: BTreeSet::new(),
-            caches: BTreeMap::new(),
-        }
+        Self { settings, members: BTreeMap::new(), running: BTreeSet::new(), caches: BTreeMap::new() }
     }
 
     /// A node joins; or why it may not.
-    pub fn join(&mut self, joining: &Joining, orders: UnboundedSender<Order>) -> Result<Vec<Event>, String> {
+    pub fn join(
+        &mut self,
+        joining: &Joining,
+        orders: UnboundedSender<Order>,
+    ) -> Result<Option<Event>, String> {
         self.check(joining)?;
-        let node = joining.node;
-        self.members.insert(node, orders);
-        let before = self.addresses.insert(node, joining.address);
-        let has_moved = before.is_some_and(|before| before != joining.address);
-        let moved = has_moved.then(|| {
-            let reason = format!("node {node} is at {} now, which it does not know", joining.address);
-            Event::Hung(ProcessId::Router, reason)
-        });
-        let complete =
-            (self.members.len() + 1 == self.settings.num_nodes as usize).then_some(Event::NodesComplete);
-        Ok(moved.into_iter().chain(complete).collect())
+        self.members.insert(joining.node, orders);
+        let is_complete = self.members.len() + 1 == self.settings.num_nodes as usize;
+        Ok(is_complete.then_some(Event::NodesComplete))
     }
 
-    fn check(&self, joining: &Joining) -> Result<(), String> {
+    /// Where the router reaches the shards of a node that joins, by rank.
+    pub fn sockets(&self, joining: &Joining) -> Vec<(usize, String)> {
+        let ranks = self.settings.ranks_of(joining.node);
+        ranks.map(|rank| (rank, self.settings.socket(rank, joining.address))).collect()
+    }
+
+    /// Why a node may not join.
+    pub fn check(&self, joining: &Joining) -> Result<(), String> {
         let Joining { node, version, num_shards, .. } = joining;
         let own = env!("CARGO_PKG_VERSION");
         let (num_nodes, shards) = (self.settings.num_nodes, self.settings.num_shards);
@@ -128,15 +122,6 @@ impl Roster {
     pub fn dismiss(&mut self) -> Vec<UnboundedSender<Order>> {
         std::mem::take(&mut self.members).into_values().collect()
     }
-
-    /// Where the router reaches the shards of the other nodes, by rank.
-    pub fn sockets(&self) -> Vec<String> {
-        let of_node = |(node, address): (&u32, &Ipv4Addr)| {
-            let address = *address;
-            self.settings.ranks_of(*node).map(move |rank| self.settings.socket(rank, address))
-        };
-        self.addresses.iter().flat_map(of_node).collect()
-    }
 }
 
 fn lost(rank: usize, node: u32) -> Event {
@@ -147,6 +132,7 @@ fn lost(rank: usize, node: u32) -> Event {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::net::Ipv4Addr;
 
     use penstock_router::engine::replica_secret::ReplicaSecret;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -155,11 +141,17 @@ mod tests {
 
     /// Three nodes of two shards each.
     fn roster() -> Roster {
+        roster_from(0)
+    }
+
+    /// Three nodes, of which this one and those behind it have two shards each.
+    fn roster_from(first_with_shards: u32) -> Roster {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         file.write_all(b"0123456789abcdef").expect("written");
         let secret = ReplicaSecret::read(file.path()).expect("a secret");
         let (num_nodes, num_shards, port, node) = (3, 2, 29500, 0);
-        Roster::new(NodeSettings { num_nodes, node, num_shards, master: "10.0.0.1".to_owned(), port, secret })
+        let master = "10.0.0.1".to_owned();
+        Roster::new(NodeSettings { num_nodes, node, first_with_shards, num_shards, master, port, secret })
     }
 
     fn joining(node: u32) -> Joining {
@@ -167,7 +159,7 @@ mod tests {
         Joining { node, version: env!("CARGO_PKG_VERSION").to_owned(), num_shards: 2, address }
     }
 
-    fn join(roster: &mut Roster, node: u32) -> (Result<Vec<Event>, String>, UnboundedReceiver<Order>) {
+    fn join(roster: &mut Roster, node: u32) -> (Result<Option<Event>, String>, UnboundedReceiver<Order>) {
         let (orders, ordered) = unbounded_channel();
         (roster.join(&joining(node), orders), ordered)
     }
@@ -184,14 +176,21 @@ mod tests {
     }
 
     #[test]
-    fn the_group_is_complete_with_the_last_node_and_the_router_knows_where_all_ranks_are() {
+    fn the_group_is_complete_with_the_last_node() {
         let mut roster = roster();
         let (joined, _second) = join(&mut roster, 2);
-        assert_eq!(joined, Ok(vec![]));
+        assert_eq!(joined, Ok(None));
         let (joined, _first) = join(&mut roster, 1);
-        assert_eq!(joined, Ok(vec![Event::NodesComplete]));
-        let expected = ["10.0.0.2:29503", "10.0.0.2:29504", "10.0.0.3:29505", "10.0.0.3:29506"];
-        assert_eq!(roster.sockets(), expected.map(|socket| format!("tcp:{socket}")));
+        assert_eq!(joined, Ok(Some(Event::NodesComplete)));
+    }
+
+    #[test]
+    fn the_ranks_of_a_node_are_where_it_is() {
+        let at = |rank: usize, socket: &str| (rank, socket.to_owned());
+        let expected = vec![at(4, "10.0.0.3:29505"), at(5, "10.0.0.3:29506")];
+        assert_eq!(roster().sockets(&joining(2)), expected);
+        let expected = vec![at(2, "10.0.0.3:29503"), at(3, "10.0.0.3:29504")];
+        assert_eq!(roster_from(1).sockets(&joining(2)), expected, "node 0 has none");
     }
 
     #[test]
@@ -236,11 +235,8 @@ mod tests {
         roster.lose(1);
         let (orders, mut ordered) = unbounded_channel();
         let moved = Joining { address: Ipv4Addr::new(10, 0, 0, 9), ..joining(1) };
-        let events = roster.join(&moved, orders).expect("joined");
-        assert!(
-            matches!(&events[..], [Event::Hung(ProcessId::Router, _)]),
-            "it has the old address: {events:?}"
-        );
+        assert_eq!(roster.join(&moved, orders), Ok(None));
+        assert_eq!(roster.sockets(&moved)[0].1, "10.0.0.9:29503");
         let options = StartOptions { num_restarts: 1, cache: None };
         roster.start(2, options);
         let options = StartOptions { cache, ..options };

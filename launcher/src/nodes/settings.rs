@@ -14,7 +14,9 @@ pub struct NodeSettings {
     pub num_nodes: u32,
     /// The number of this one.
     pub node: u32,
-    /// Shards on each.
+    /// The first that has shards: 1 if that of the router has none.
+    pub first_with_shards: u32,
+    /// Shards on each that has any.
     pub num_shards: u32,
     /// Address or name of node 0.
     pub master: String,
@@ -48,13 +50,15 @@ impl NodeSettings {
         let (Some(master), Some(file), true) = (&nodes.master_addr, files, nodes.are_several()) else {
             return Ok(None);
         };
-        let (port, ranks) = (nodes.master_port, nodes.nnodes * num_shards);
+        let (port, ranks) = (nodes.master_port, nodes.num_with_shards() * num_shards);
         if u32::from(port) + ranks > u32::from(u16::MAX) {
             return Err(NodesError::Port { port, ranks });
         }
         let (num_nodes, node) = (nodes.nnodes, nodes.node_rank);
         let secret = ReplicaSecret::read(file)?;
-        Ok(Some(Self { num_nodes, node, num_shards, master: master.clone(), port, secret }))
+        let first_with_shards = nodes.first_with_shards();
+        let master = master.clone();
+        Ok(Some(Self { num_nodes, node, first_with_shards, num_shards, master, port, secret }))
     }
 
     /// Whether this machine has the router.
@@ -64,18 +68,18 @@ impl NodeSettings {
 
     /// The node that has this rank.
     pub fn node_of(&self, rank: usize) -> u32 {
-        rank as u32 / self.num_shards
+        self.first_with_shards + rank as u32 / self.num_shards
     }
 
     /// The ranks of a node.
     pub fn ranks_of(&self, node: u32) -> std::ops::Range<usize> {
-        let first = (node * self.num_shards) as usize;
+        let first = ((node - self.first_with_shards) * self.num_shards) as usize;
         first..first + self.num_shards as usize
     }
 
     /// Where the shard of this rank listens for the router, on the machine with this address.
     pub fn socket(&self, rank: usize, address: Ipv4Addr) -> String {
-        format!("tcp:{address}:{}", usize::from(self.port) + 1 + rank)
+        format!("{address}:{}", usize::from(self.port) + 1 + rank)
     }
 
     /// The flags of a shard that say where the ranks meet: at node 0, in this start of the group.

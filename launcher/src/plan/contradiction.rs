@@ -41,6 +41,14 @@ pub enum PlanError {
     NoSecretForNodes { count: u32 },
     #[error("--num-replicas {replicas} and --nnodes {count} exclude each other; drop one of the two")]
     ReplicasOverNodes { replicas: u32, count: u32 },
+    #[error("--executor ray numbers the nodes and knows where they are; drop --{flag}")]
+    KnownToRay { flag: &'static str },
+    #[error(
+        "--num-replicas {replicas} and --executor ray exclude each other: a server has one group of nodes there; start more servers, with penstock-router --upstream in front of them"
+    )]
+    ReplicasOverRay { replicas: u32 },
+    #[error("--nnodes {count} is more than the 63 that --executor ray places beside the router")]
+    TooManyForRay { count: u32 },
     #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
     SocketPathTooLong(PathBuf),
     #[error("--speculation draft needs --draft-model, a small model; add it or use --speculation ngram")]
@@ -66,6 +74,9 @@ fn contradiction_of_shards(args: &Args) -> Option<PlanError> {
 }
 
 fn contradiction_of_nodes(args: &Args) -> Option<PlanError> {
+    if args.executor.is_ray() {
+        return contradiction_of_ray(args);
+    }
     let (nodes, replicas) = (&args.nodes, args.shards.num_replicas);
     let (count, node) = (nodes.nnodes, nodes.node_rank);
     if node >= count {
@@ -78,6 +89,17 @@ fn contradiction_of_nodes(args: &Args) -> Option<PlanError> {
         _ if replicas > 1 => Some(PlanError::ReplicasOverNodes { replicas, count }),
         (None, _) => Some(PlanError::NoMasterAddress { count }),
         (_, None) => Some(PlanError::NoSecretForNodes { count }),
+        _ => None,
+    }
+}
+
+fn contradiction_of_ray(args: &Args) -> Option<PlanError> {
+    let (nodes, replicas) = (&args.nodes, args.shards.num_replicas);
+    match (nodes.node_rank, &nodes.master_addr) {
+        _ if replicas > 1 => Some(PlanError::ReplicasOverRay { replicas }),
+        _ if nodes.nnodes > 63 => Some(PlanError::TooManyForRay { count: nodes.nnodes }),
+        (1.., _) => Some(PlanError::KnownToRay { flag: "node-rank" }),
+        (_, Some(_)) => Some(PlanError::KnownToRay { flag: "master-addr" }),
         _ => None,
     }
 }

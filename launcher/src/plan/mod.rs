@@ -5,6 +5,7 @@ mod shards;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 pub use contradiction::{PlanError, contradiction};
@@ -16,6 +17,7 @@ use shards::Group;
 use crate::args::{Args, Device};
 use crate::argv;
 use crate::hardware::Hardware;
+use crate::nodes::Addresses;
 use crate::resolve::Resolved;
 use crate::supervisor::ProcessId;
 
@@ -116,11 +118,15 @@ pub enum Readiness {
 impl Plan {
     /// Decides what to start.
     pub fn new(args: &Args, hardware: &Hardware, places: &Places) -> Result<Self, PlanError> {
+        if !args.nodes.has_shards() {
+            return Self::of_router(args, places);
+        }
         let device = choose_device(args, hardware)?;
         let num_replicas = args.shards.num_replicas;
         let num_shards = choose_num_shards(args, hardware, device)?;
-        let (num_nodes, node) = (args.nodes.nnodes, args.nodes.node_rank);
-        let (first_rank, num_ranks) = (node * num_shards, num_nodes * num_shards);
+        let (num_nodes, node) = (args.nodes.num_with_shards(), args.nodes.node_rank);
+        let first_rank = (node - args.nodes.first_with_shards()) * num_shards;
+        let num_ranks = num_nodes * num_shards;
         let expert_parallel = choose_expert_parallel(args, num_ranks)?;
         let threads = threads_per_shard(hardware, num_replicas * num_shards * args.process.machine_share);
         let groups: Vec<_> = (0..num_replicas)
@@ -139,13 +145,32 @@ impl Plan {
             .collect();
         let sockets: Vec<_> = groups.iter().flat_map(Group::sockets).collect();
         check_length(&sockets)?;
+        let here = sockets.into_iter().map(ShardAddress::Unix);
+        let elsewhere = if args.nodes.are_several() { num_shards..num_ranks } else { 0..0 };
         Ok(Self {
             groups: groups.iter().map(Group::shards).collect(),
-            router: router(args, places, sockets),
+            router: router(args, places, here.chain(recorded(places, elsewhere)).collect()),
             first_rank: first_rank as usize,
             num_ranks: num_ranks as usize,
             run_dir: places.run_dir.clone(),
             devices: describe(device, num_replicas, num_shards, num_nodes),
+        })
+    }
+
+    /// The shards are on other machines.
+    fn of_router(args: &Args, places: &Places) -> Result<Self, PlanError> {
+        if let Some(error) = contradiction(args) {
+            return Err(error);
+        }
+        let num_ranks = args.nodes.num_with_shards() * args.shards.num_shard.unwrap_or(1);
+        choose_expert_parallel(args, num_ranks)?;
+        Ok(Self {
+            groups: vec![Vec::new()],
+            router: router(args, places, recorded(places, 0..num_ranks).collect()),
+            first_rank: 0,
+            num_ranks: num_ranks as usize,
+            run_dir: places.run_dir.clone(),
+            devices: format!("the other nodes (ranks: {num_ranks})"),
         })
     }
 
@@ -212,8 +237,11 @@ fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> 
     }
 }
 
-/// How many shards each replica has on this machine.
+/// How many shards each replica has on this machine, or on each other one if this has none.
 pub fn shards_here(args: &Args, hardware: &Hardware) -> Result<u32, PlanError> {
+    if !args.nodes.has_shards() {
+        return Ok(args.shards.num_shard.unwrap_or(1));
+    }
     choose_num_shards(args, hardware, choose_device(args, hardware)?)
 }
 
@@ -293,14 +321,20 @@ fn with_folders(options: &RouterOptions, folders: &[PathBuf]) -> RouterOptions {
     options
 }
 
-/// The router, with the shards of this machine.
-fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessSpec {
+/// Where the router finds these ranks, which are on other machines.
+fn recorded(places: &Places, ranks: Range<u32>) -> impl Iterator<Item = ShardAddress> {
+    let addresses = Addresses::new(&places.run_dir);
+    ranks.map(move |rank| ShardAddress::Recorded(addresses.file(rank as usize)))
+}
+
+/// The router of these shards.
+fn router(args: &Args, places: &Places, shard_sockets: Vec<ShardAddress>) -> ProcessSpec {
     let config = RouterConfig {
         model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
         model_path: places.model.folder.clone(),
         tokenizer_path: Some(places.model.tokenizer.clone()),
         tokenizer_folder: places.model.tokenizer_folder.clone(),
-        shard_sockets: shard_sockets.into_iter().map(ShardAddress::Unix).collect(),
+        shard_sockets,
         num_replicas: args.shards.num_replicas,
         supervised: true,
         router_restarts: 0,

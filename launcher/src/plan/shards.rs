@@ -69,7 +69,7 @@ impl Group<'_> {
     }
 
     fn is_over_nodes(&self) -> bool {
-        self.num_ranks > self.num_shards
+        self.args.nodes.are_several()
     }
 
     /// Groups that share the memory of the machine, those of other models among them.

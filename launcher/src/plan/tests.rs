@@ -295,6 +295,31 @@ fn a_node_has_its_ranks_of_all_and_what_they_need_to_meet_the_others() {
 }
 
 #[test]
+fn the_router_reads_where_the_ranks_of_other_nodes_are() {
+    let plan = plan(0, NODES).expect("plan");
+    let files =
+        ["shard-0.sock", "shard-1.sock"].map(|name| format!("--shard-sockets=/tmp/penstock-x/{name}"));
+    let others =
+        ["shard-2", "shard-3"].map(|name| format!("--shard-sockets=file:/tmp/penstock-x/{name}.address"));
+    let sockets: Vec<_> = plan.router.args.into_iter().filter(|arg| arg.starts_with("--shard-s")).collect();
+    assert_eq!(sockets, [files, others].concat());
+}
+
+#[test]
+fn a_node_with_the_router_alone_needs_no_device_and_the_others_have_all_ranks() {
+    let apart = format!("{NODES} --router-apart --device cuda");
+    let router = plan(0, &apart).expect("plan");
+    assert_eq!(router.size(), (1, 2));
+    assert_eq!(router.devices, "the other nodes (ranks: 2)");
+    assert!(router.groups[0].is_empty());
+    assert!(router.router.args.contains(&"--shard-sockets=file:/tmp/penstock-x/shard-0.address".to_owned()));
+    let node = plan(2, &format!("{apart} --node-rank 1")).expect("plan");
+    for flag in ["--rank=0", "--world-size=2", "--ranks-per-node=2", "--secret-file=/secret"] {
+        assert!(node.groups[0][0].args.contains(&flag.to_owned()), "{flag} in {:?}", node.groups);
+    }
+}
+
+#[test]
 fn a_secret_for_replicas_is_no_matter_of_the_shards_of_one_machine() {
     let plan =
         plan(0, "--replica tcp:10.0.0.1:80 --replica-secret-file /secret --num-shard 2").expect("plan");
@@ -314,6 +339,16 @@ fn nodes_that_could_not_find_or_trust_each_other_are_refused() {
     assert!(
         refused(&format!("{NODES} --num-replicas 2")).starts_with("--num-replicas 2 and --nnodes 2 exclude")
     );
+}
+
+#[test]
+fn what_ray_decides_is_not_to_be_given() {
+    let refused = |flags: &str| num_shards(0, &format!("--executor ray {flags}")).expect_err("refused");
+    assert_eq!(refused("--nnodes 2 --node-rank 1"), PlanError::KnownToRay { flag: "node-rank" });
+    assert_eq!(refused("--master-addr a"), PlanError::KnownToRay { flag: "master-addr" });
+    assert_eq!(refused("--num-replicas 2"), PlanError::ReplicasOverRay { replicas: 2 });
+    assert_eq!(refused("--nnodes 64"), PlanError::TooManyForRay { count: 64 });
+    assert_eq!(num_shards(0, "--executor ray --nnodes 2"), Ok(2), "the nodes need no secret of the user's");
 }
 
 #[test]

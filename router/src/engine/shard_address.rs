@@ -12,6 +12,7 @@ use super::replica_secret::ReplicaSecret;
 use super::shard_socket::ShardSocket;
 
 const TCP: &str = "tcp:";
+const FILE: &str = "file:";
 
 /// The socket of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum ShardAddress {
     Unix(PathBuf),
     /// As a text, `tcp:HOST:PORT`.
     Tcp(String),
+    /// As a text, `file:PATH`: a file that says HOST:PORT, as long as it is there.
+    Recorded(PathBuf),
 }
 
 impl ShardAddress {
@@ -28,6 +31,7 @@ impl ShardAddress {
         match self {
             Self::Unix(path) => ShardSocket::Unix(path.clone()),
             Self::Tcp(address) => ShardSocket::Tcp { address: address.clone(), secret: secret.cloned() },
+            Self::Recorded(file) => ShardSocket::Recorded { file: file.clone(), secret: secret.cloned() },
         }
     }
 }
@@ -36,9 +40,10 @@ impl FromStr for ShardAddress {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(match text.strip_prefix(TCP) {
-            Some(address) => Self::Tcp(address.to_owned()),
-            None => Self::Unix(text.into()),
+        Ok(match (text.strip_prefix(TCP), text.strip_prefix(FILE)) {
+            (Some(address), _) => Self::Tcp(address.to_owned()),
+            (None, Some(file)) => Self::Recorded(file.into()),
+            (None, None) => Self::Unix(text.into()),
         })
     }
 }
@@ -48,6 +53,7 @@ impl fmt::Display for ShardAddress {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
             Self::Tcp(address) => write!(f, "{TCP}{address}"),
+            Self::Recorded(file) => write!(f, "{FILE}{}", file.display()),
         }
     }
 }
@@ -73,6 +79,7 @@ mod tests {
         for (text, address) in [
             ("/run/0.sock", ShardAddress::Unix("/run/0.sock".into())),
             ("tcp:10.0.0.2:29502", ShardAddress::Tcp("10.0.0.2:29502".to_owned())),
+            ("file:/run/1.address", ShardAddress::Recorded("/run/1.address".into())),
         ] {
             let parsed = text.parse::<ShardAddress>().unwrap();
             assert_eq!((parsed.to_string().as_str(), &parsed), (text, &address));

@@ -24,14 +24,32 @@ pub enum ShardSocket {
         /// What every call has to bring, if the shard asks for it.
         secret: Option<ReplicaSecret>,
     },
+    /// A TCP address that is another when the shard comes back on another machine.
+    Recorded {
+        /// Host and port, as they are now.
+        file: PathBuf,
+        /// What every call has to bring, if the shard asks for it.
+        secret: Option<ReplicaSecret>,
+    },
 }
 
 impl ShardSocket {
+    /// Where the shard is now.
+    pub(super) fn place(&self) -> std::io::Result<Place> {
+        Ok(match self {
+            Self::Unix(path) => Place::Unix(path.clone()),
+            Self::Tcp { address, .. } => Place::Tcp(address.clone()),
+            Self::Recorded { file, .. } => Place::Tcp(std::fs::read_to_string(file)?),
+        })
+    }
+
     /// Adds to each call what the shard asks for.
     pub(super) fn credentials(&self) -> Credentials {
         match self {
             Self::Unix(_) => Credentials(None),
-            Self::Tcp { secret, .. } => Credentials(secret.as_ref().map(ReplicaSecret::metadata)),
+            Self::Tcp { secret, .. } | Self::Recorded { secret, .. } => {
+                Credentials(secret.as_ref().map(ReplicaSecret::metadata))
+            }
         }
     }
 }
@@ -41,6 +59,24 @@ impl fmt::Display for ShardSocket {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
             Self::Tcp { address, .. } => write!(f, "tcp:{address}"),
+            Self::Recorded { file, .. } => write!(f, "file:{}", file.display()),
+        }
+    }
+}
+
+/// Where a shard is at one moment.
+pub(super) enum Place {
+    /// The path of its socket.
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Tcp(address) => write!(f, "tcp:{address}"),
         }
     }
 }
@@ -55,5 +91,21 @@ impl Interceptor for Credentials {
             call.metadata_mut().insert(SECRET, secret.clone());
         }
         Ok(call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorded_address_is_read_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = ShardSocket::Recorded { file: folder.path().join("1.address"), secret: None };
+        assert!(socket.place().is_err(), "nobody has said yet where it is");
+        for address in ["10.0.0.2:29502", "10.0.0.3:29502"] {
+            std::fs::write(folder.path().join("1.address"), address).unwrap();
+            assert_eq!(socket.place().unwrap().to_string(), format!("tcp:{address}"));
+        }
     }
 }

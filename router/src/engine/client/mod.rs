@@ -21,7 +21,7 @@ use tonic::{Code, Status, Streaming};
 use tower::service_fn;
 
 use super::adapters::{LoadFailure, LoadedAdapter, Source, UnloadFailure};
-use super::shard_socket::{Credentials, ShardSocket};
+use super::shard_socket::{Credentials, Place, ShardSocket};
 use super::{EngineError, EngineFacts};
 use plans::to_pb;
 
@@ -150,7 +150,8 @@ impl Silent {
 
 impl Connection {
     pub async fn open(socket: &ShardSocket) -> Result<Self, String> {
-        let channel = channel(socket).await.map_err(|error| format!("{socket}: {error}"))?;
+        let place = socket.place().map_err(|error| format!("{socket}: {error}"))?;
+        let channel = channel(&place).await.map_err(|error| format!("{place}: {error}"))?;
         let client = pb::engine_client::EngineClient::with_interceptor(channel, socket.credentials())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -218,10 +219,10 @@ impl Connection {
     }
 }
 
-async fn channel(socket: &ShardSocket) -> Result<Channel, tonic::transport::Error> {
-    let path = match socket {
-        ShardSocket::Unix(path) => path.clone(),
-        ShardSocket::Tcp { address, .. } => {
+async fn channel(place: &Place) -> Result<Channel, tonic::transport::Error> {
+    let path = match place {
+        Place::Unix(path) => path.clone(),
+        Place::Tcp(address) => {
             let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
             let endpoint = endpoint.tcp_nodelay(true).tcp_keepalive(Some(TCP_KEEPALIVE));
             return endpoint.connect_timeout(CALL_DEADLINE).connect().await;
