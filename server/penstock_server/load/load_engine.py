@@ -68,9 +68,9 @@ class Prepared(NamedTuple):
         if any(self.graph_sizes):
             with stage(logger, "graphs"):
                 engine.capture()
-        loaded.group.begin_steps()
         with stage(logger, "warm-up"):
             Rehearsal(engine).warm_up()
+        loaded.group.begin_steps()
         return engine
 
 

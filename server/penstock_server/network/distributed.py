@@ -69,8 +69,8 @@ class Group:
         self.all_reduce(torch.zeros(1, device=device))
 
     def begin_steps(self) -> None:
-        """All ranks are loaded: from here a rank that does not take part in time counts as lost."""
-        # Until here waits may be long: ranks load at different speeds.
+        """All ranks are warm: from here a rank that does not take part in time counts as lost."""
+        # Until here waits may be long: ranks load, and compute their first steps, at different speeds.
         self.gather_numbers(self.rank)
         self._set_timeout(self._timeout_s)
 
