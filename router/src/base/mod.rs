@@ -6,6 +6,7 @@ pub(crate) mod caller;
 pub(crate) mod counted;
 pub(crate) mod dialect;
 pub(crate) mod error;
+pub(crate) mod folder_below;
 pub(crate) mod json_depth;
 pub mod launcher_line;
 pub mod launcher_tie;
