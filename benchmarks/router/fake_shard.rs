@@ -136,6 +136,20 @@ impl pb::engine_server::Engine for Shard {
     async fn wake_up(&self, _: Request<pb::WakeUpRequest>) -> Result<Response<pb::WakeUpResponse>, Status> {
         Ok(Response::new(pb::WakeUpResponse {}))
     }
+
+    async fn check_weights(
+        &self,
+        _: Request<pb::CheckWeightsRequest>,
+    ) -> Result<Response<pb::CheckWeightsResponse>, Status> {
+        Err(Status::invalid_argument("it has no weights"))
+    }
+
+    async fn replace_weights(
+        &self,
+        _: Request<pb::ReplaceWeightsRequest>,
+    ) -> Result<Response<pb::ReplaceWeightsResponse>, Status> {
+        Err(Status::failed_precondition("it has no weights"))
+    }
 }
 
 async fn answer(

@@ -62,6 +62,14 @@ impl Engine for Service {
         self.calls.ask("WakeUp", request.into_inner()).await.map(Response::new)
     }
 
+    async fn check_weights(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
+        self.calls.ask("CheckWeights", request.into_inner()).await.map(Response::new)
+    }
+
+    async fn replace_weights(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
+        self.calls.ask("ReplaceWeights", request.into_inner()).await.map(Response::new)
+    }
+
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let interval_ms = request.into_inner().interval_ms.clamp(*BEAT_MS.start(), *BEAT_MS.end());
         let (streams, mut stopping) = (self.streams.clone(), self.stopping.clone());

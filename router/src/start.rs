@@ -24,6 +24,7 @@ use crate::engine::adapters::{
 use crate::engine::condition::{ConditionRecord, Wanted};
 use crate::engine::generation::EngineHandle;
 use crate::engine::recruiter::Recruiter;
+use crate::engine::weights::WeightsRules;
 use crate::engine::{Engine, EngineFacts, ShardedEngine, connect_any, engine_loop};
 use crate::grammar::Grammars;
 use crate::http::auth::ApiKeys;
@@ -74,6 +75,8 @@ pub(crate) async fn build(
     let first = connected(&engines);
     let loader = Arc::new(first.adapter_loader());
     let adapters = adapters(config, &model, loader, facts.max_adapters, &metrics).await?;
+    let weights_rules =
+        WeightsRules::new(options.condition.weights_root.clone(), Arc::new(first.weights_checker()));
     let recruiter = Recruiter::beside(first, options.replicas.secret()?, adapters.clone());
     engines.iter_mut().for_each(|engine| engine.restores(adapters.clone()));
     let outbox = block_events.map(|listeners| outbox(config, listeners, &adapters, &metrics));
@@ -98,7 +101,7 @@ pub(crate) async fn build(
     let on_removed = on_removed(config);
     // The router before this one may have died before it could say so.
     recorded.iter().flat_map(|recorded| &recorded.removed).for_each(|replica| on_removed(*replica));
-    let state = state(config, inference, api_keys, texts.info)?;
+    let state = state(config, inference, weights_rules, api_keys, texts.info)?;
     Ok(Built { state, admin: Admin { engine, recruiter: Arc::new(recruiter), record, on_removed } })
 }
 
@@ -136,6 +139,7 @@ impl Texts {
 fn state(
     config: &RouterConfig,
     inference: Inference,
+    weights_rules: WeightsRules,
     api_keys: ApiKeys,
     tokenizer_info: Option<Map<String, Value>>,
 ) -> Result<AppState, ServeError> {
@@ -150,6 +154,7 @@ fn state(
             is_open: options.adapters.allow_runtime_lora_updating,
         },
         is_model_open: options.condition.allow_model_changes,
+        weights_rules,
         body_limits: BodyLimits::new(&options.connections),
         socket_rules: Arc::new(SocketRules::new(&options.connections, &options.cors_allow_origin)),
         tokenizer_info: tokenizer_info.map(Arc::new),

@@ -114,6 +114,7 @@ impl Scheduler {
 
     /// Takes a request in, of which `matched` tokens need not be computed.
     pub fn adopt(&mut self, Newcomer(mut sequence): Newcomer, matched: u32) {
+        sequence.keyed_by(&self.keys);
         sequence.arrive(self.memory.num_published(), matched);
         self.backlog.push(&sequence);
         self.adapters.add(sequence.adapter());

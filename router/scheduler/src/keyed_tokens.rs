@@ -11,6 +11,8 @@ pub struct KeyedTokens {
     /// The prompt, then the tokens that outcomes confirmed.
     tokens: Vec<u32>,
     block_size: usize,
+    /// The number of the weights that the keys are for.
+    weights: u64,
     /// The key before the first block.
     root: BlockKey,
     /// An adapter that acts from the first position on.
@@ -51,11 +53,23 @@ impl KeyedTokens {
         };
         let root = maker.root(&request.cache_salt, first.as_deref());
         let (tokens, block_size) = (request.prompt.to_vec(), block_size as usize);
-        let mut this = Self { tokens, block_size, root, first, late, keys: Vec::new(), prompt_key: root };
+        let (weights, keys) = (maker.weights(), Vec::new());
+        let mut this = Self { tokens, block_size, weights, root, first, late, keys, prompt_key: root };
         this.extend_keys(maker);
         let tail = this.tokens.chunks_exact(this.block_size).remainder();
         this.prompt_key = maker.child(this.ground(this.keys.len(), maker), tail);
         this
+    }
+
+    /// The same tokens of the same request under the keys of this maker, if they are under those of other weights.
+    pub fn keyed_by(&mut self, request: &NewRequest, maker: &KeyMaker) {
+        if self.weights == maker.weights() {
+            return;
+        }
+        let mut anew = Self::new(request, maker, self.block_size as u32);
+        anew.tokens.append(&mut self.tokens.split_off(request.prompt.len()));
+        anew.extend_keys(maker);
+        *self = anew;
     }
 
     pub fn as_slice(&self) -> &[u32] {

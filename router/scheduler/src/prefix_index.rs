@@ -11,7 +11,7 @@ use foldhash::fast::{FixedState, SeedableRandomState};
 
 use crate::plan::BlockId;
 
-/// Identifies a block's tokens together with all tokens before them, the adapter and the salt.
+/// Identifies a block's tokens together with all tokens before them, the weights, the adapter and the salt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockKey(u64);
 
@@ -29,26 +29,41 @@ impl BlockKey {
 
 /// Makes keys under a secret, so that clients cannot prepare collisions.
 #[derive(Debug, Clone)]
-pub struct KeyMaker(SeedableRandomState);
+pub struct KeyMaker {
+    hashes: SeedableRandomState,
+    weights: u64,
+}
 
 impl KeyMaker {
+    /// For the weights that the shards started with.
     pub fn new(secret: u64) -> Self {
-        Self(SeedableRandomState::with_seed(secret, SharedSeed::global_fixed()))
+        Self { hashes: SeedableRandomState::with_seed(secret, SharedSeed::global_fixed()), weights: 0 }
     }
 
-    /// The key before the first block. Only requests with the same salt and adapter have the same, and share.
+    /// The number of the weights that blocks are computed with.
+    pub fn weights(&self) -> u64 {
+        self.weights
+    }
+
+    /// From now on keys are those of other weights.
+    pub fn set_weights(&mut self, number: u64) {
+        self.weights = number;
+    }
+
+    /// The key before the first block. Only requests with the same salt and adapter have the same under the same weights,
+    /// and share.
     pub fn root(&self, salt: &str, adapter_id: Option<&str>) -> BlockKey {
-        BlockKey(self.0.hash_one((salt, adapter_id)))
+        BlockKey(self.hashes.hash_one((self.weights, salt, adapter_id)))
     }
 
     /// The key in the place of `parent` for the block in which an adapter begins to act, at this position.
     pub fn adapted(&self, parent: BlockKey, adapter_id: &str, start: u32) -> BlockKey {
-        BlockKey(self.0.hash_one((parent, adapter_id, start)))
+        BlockKey(self.hashes.hash_one((parent, adapter_id, start)))
     }
 
     /// The key of `tokens` behind `parent`.
     pub fn child(&self, parent: BlockKey, tokens: &[u32]) -> BlockKey {
-        let mut hasher = self.0.build_hasher();
+        let mut hasher = self.hashes.build_hasher();
         hasher.write_u64(parent.0);
         for pair in tokens.chunks(2) {
             let high = pair.get(1).map_or(u32::MAX, |token| *token);
@@ -203,6 +218,16 @@ mod tests {
         for root in [maker.root("tenant", None), maker.root("", Some("adapter"))] {
             assert!(index.lookup(root, &keys(root, &[1, 2, 3, 4], &maker), &[1, 2, 3, 4]).is_empty());
         }
+    }
+
+    #[test]
+    fn other_weights_share_nothing() {
+        let mut maker = KeyMaker::new(1);
+        let (index, root) = published(&[1, 2, 3, 4], &maker);
+        assert_eq!(index.lookup(root, &keys(root, &[1, 2, 3, 4], &maker), &[1, 2, 3, 4]).len(), 1);
+        maker.set_weights(1);
+        let root = maker.root("", None);
+        assert!(index.lookup(root, &keys(root, &[1, 2, 3, 4], &maker), &[1, 2, 3, 4]).is_empty());
     }
 
     proptest! {

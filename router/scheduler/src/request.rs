@@ -300,6 +300,9 @@ pub enum Failure {
         /// How many may wait.
         limit: usize,
     },
+    /// The weights were replaced, and who asked for that wanted nothing to go on.
+    #[error("the weights of the model were replaced while the request ran")]
+    WeightsReplaced,
     /// The shards were lost.
     #[error("the model shards stopped answering: {0}")]
     EngineLost(String),

@@ -72,6 +72,11 @@ impl Sequence {
         }
     }
 
+    /// From now on the keys of its blocks are those of this maker.
+    pub fn keyed_by(&mut self, maker: &KeyMaker) {
+        self.tokens.keyed_by(&self.request, maker);
+    }
+
     /// It comes to a scheduler that has published so many blocks, and need not compute `matched` tokens of it.
     pub fn arrive(&mut self, num_published: u64, matched: u32) {
         self.num_published_before = num_published;

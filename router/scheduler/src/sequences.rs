@@ -70,6 +70,10 @@ impl Sequences {
         self.waiting.values()
     }
 
+    pub fn all_waiting_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.waiting.values_mut()
+    }
+
     pub fn all_running(&self) -> impl Iterator<Item = &Running> + Clone {
         self.running.values()
     }

@@ -12,6 +12,7 @@ use super::about::{health, info, metrics, models, stats, version};
 use super::adapters::{self, LoadAdapterRequest, LoadedAdapters, UnloadAdapterRequest};
 use super::anthropic::{self, MessagesRequest, MessagesResponse, TokenCount};
 use super::clouds::{invocations, vertex};
+use super::condition::update::{UpdateWeights, WeightsState};
 use super::condition::{self, SleepState};
 use super::kserve::infer::{InferRequest, InferResponse};
 use super::kserve::{self, TextEvent, TextRequest, TextResponse};
@@ -405,6 +406,12 @@ fn run_time_condition() -> Vec<Route> {
             Doc::new("Have a model that sleeps compute again, for callers who may")
                 .asks("model", json!({ "type": "string" }))
                 .returns::<SleepState>(),
+        ),
+        Route::post("/update_weights", condition::update::update_weights).doc(
+            Doc::new("Have the weights of a folder in the place of those in use, for callers who may")
+                .asks("model", json!({ "type": "string" }))
+                .accepts::<UpdateWeights>()
+                .returns::<WeightsState>(),
         ),
         Route::get("/is_sleeping", condition::handler::is_sleeping)
             .doc(Doc::new("Whether the model sleeps").returns::<SleepState>()),

@@ -155,7 +155,14 @@ mod tests {
             from_cache: rank == 0,
         };
         let facts = EngineFacts { quantization: Some(quantization), ..facts() };
-        Description { instance_id: String::new(), rank, last_epoch: 0, sleep_level: 0, facts }
+        Description {
+            instance_id: String::new(),
+            rank,
+            last_epoch: 0,
+            sleep_level: 0,
+            weights_label: String::new(),
+            facts,
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::condition::{Condition, SleepLevel, Wanted};
+use super::condition::{Condition, NewWeights, SleepLevel, Wanted, Weights};
 
 /// After a refusal, requests that wait have the shards try again to wake up.
 const WAKE_AGAIN: Duration = Duration::from_secs(10);
@@ -24,12 +24,14 @@ pub enum ChangeError {
 }
 
 /// What is asked of the loop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     /// To sleep so deep, or deeper.
     Sleep(SleepLevel),
     /// To be awake.
     WakeUp,
+    /// To be awake, with other weights.
+    Replace(NewWeights),
 }
 
 pub(crate) type ChangeReply = oneshot::Sender<Result<Condition, ChangeError>>;
@@ -40,6 +42,8 @@ pub(super) struct Changes {
     /// What they all were like last; a change that is refused goes back to it.
     settled: Condition,
     waiters: Vec<ChangeReply>,
+    /// The number of the weights that were asked for last.
+    last_weights: u64,
     /// Not before then do requests that wait have the shards try again to wake up.
     wakes_again: Option<Duration>,
 }
@@ -47,7 +51,8 @@ pub(super) struct Changes {
 impl Changes {
     pub fn new(wanted: Wanted) -> Self {
         let settled = wanted.get();
-        Self { wanted, settled, waiters: Vec::new(), wakes_again: None }
+        let last_weights = settled.weights_number();
+        Self { wanted, settled, waiters: Vec::new(), last_weights, wakes_again: None }
     }
 
     /// Notes what the shards are to be like. Who asked may leave; the change goes on.
@@ -56,9 +61,15 @@ impl Changes {
         condition.asleep = match change {
             Change::Sleep(level) => condition.asleep.max(Some(level)),
             Change::WakeUp => None,
+            Change::Replace(new) => {
+                self.last_weights += 1;
+                condition.weights = Some(Weights { number: self.last_weights, new });
+                None
+            }
         };
         if condition != self.wanted.get() {
-            info!(sleep_level = condition.sleep_level(), "the shards are to be at another level of sleep");
+            let (sleep_level, weights) = (condition.sleep_level(), condition.weights_number());
+            info!(sleep_level, weights, "the shards are to become others");
             self.wakes_again = None;
         }
         self.wanted.set(condition);
@@ -72,6 +83,11 @@ impl Changes {
         let is_new = condition != self.settled;
         self.settled = condition;
         is_new
+    }
+
+    /// Whether the shards are to have other weights than those that all of them had last. Until all have them, none computes.
+    pub fn are_replacing(&self) -> bool {
+        self.wanted.get().weights != self.settled.weights
     }
 
     /// Shards cannot become what is wanted: all are to be as they were.
@@ -113,7 +129,7 @@ mod tests {
         let mut second = ask(&mut changes, Change::Sleep(SleepLevel::WeightsDropped));
         let mut third = ask(&mut changes, Change::Sleep(SleepLevel::WeightsKept));
         assert!(changes.settle());
-        let deep = Condition { asleep: Some(SleepLevel::WeightsDropped) };
+        let deep = Condition { asleep: Some(SleepLevel::WeightsDropped), weights: None };
         for answer in [&mut first, &mut second, &mut third] {
             assert_eq!(answer.try_recv().unwrap(), Ok(deep.clone()), "the deeper level holds");
         }
@@ -133,5 +149,29 @@ mod tests {
         assert!(changes.is_to_wake_again(Duration::from_secs(15)));
         changes.ask(Change::WakeUp, None);
         assert!(!changes.is_to_wake_again(Duration::from_secs(60)), "it is under way");
+    }
+
+    fn weights(version: &str) -> NewWeights {
+        NewWeights { folder: "/w".into(), version: version.to_owned(), files: "f".to_owned() }
+    }
+
+    #[test]
+    fn every_replacement_has_a_number_of_its_own() {
+        let mut changes = changes();
+        changes.ask(Change::Sleep(SleepLevel::WeightsDropped), None);
+        changes.settle();
+        let mut refused = ask(&mut changes, Change::Replace(weights("a")));
+        assert!(changes.are_replacing());
+        let wanted = changes.wanted.get();
+        assert_eq!((wanted.sleep_level(), wanted.weights_label().as_str()), (0, "1-f"), "it wakes up");
+        changes.take_back("no such file", Duration::ZERO);
+        assert!(refused.try_recv().unwrap().is_err() && !changes.are_replacing());
+        assert_eq!((changes.wanted.get().sleep_level(), changes.wanted.get().weights_number()), (2, 0));
+        let mut replaced = ask(&mut changes, Change::Replace(weights("a")));
+        changes.settle();
+        assert_eq!(replaced.try_recv().unwrap().unwrap().weights_number(), 2);
+        assert!(!changes.are_replacing());
+        changes.ask(Change::Sleep(SleepLevel::WeightsKept), None);
+        assert_eq!(changes.wanted.get().weights_number(), 2, "sleep keeps them");
     }
 }

@@ -77,7 +77,7 @@ struct EngineLoop {
 
 impl EngineLoop {
     async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Result<(), String> {
-        self.observer.on_sleep_level(self.changes.wanted.get().sleep_level());
+        self.tell_condition();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -147,6 +147,10 @@ impl EngineLoop {
                 self.replicas.cancel(id);
             }
             Command::Change(change, reply) => self.changes.ask(change, reply),
+            Command::AbortBegun => {
+                let aborted = self.replicas.abort_begun();
+                self.publish(aborted);
+            }
             Command::Members(members) => {
                 self.replicas.on_members(members, self.started.elapsed());
                 let failed = self.replicas.move_on();
@@ -164,10 +168,15 @@ impl EngineLoop {
             self.tell_status();
         }
         if !self.replicas.are_changing() && self.changes.settle() {
-            let level = self.changes.wanted.get().sleep_level();
-            info!(sleep_level = level, "the shards are at this level of sleep");
-            self.observer.on_sleep_level(level);
+            self.tell_condition();
         }
+    }
+
+    fn tell_condition(&mut self) {
+        let condition = self.changes.wanted.get();
+        let (sleep_level, weights) = (condition.sleep_level(), condition.weights_number());
+        info!(sleep_level, weights, "the shards are like this");
+        self.observer.on_condition(sleep_level, weights);
     }
 
     /// Drained replicas give their requests to others, and leave if they are to.
@@ -236,6 +245,9 @@ impl EngineLoop {
     }
 
     fn send_all_plans(&mut self) {
+        if self.changes.are_replacing() {
+            return;
+        }
         for replica in 0..self.replicas.len() {
             if let Err(error) = self.send_plans(replica) {
                 self.lose_shards(replica, &error);

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Cancel(RequestId),
     Members(Members),
     Change(Change, Option<ChangeReply>),
+    /// What has begun is to fail, because weights are replaced.
+    AbortBegun,
 }
 
 /// What the engine loop last knew of its shards.

@@ -26,8 +26,10 @@ mod shard_adapters;
 pub mod shard_address;
 mod shard_condition;
 pub mod shard_socket;
+mod shard_weights;
 mod sharded;
 pub mod speculation;
+pub mod weights;
 
 use async_trait::async_trait;
 use penstock_scheduler::{Capacity, Outcome, Plan};
@@ -41,6 +43,7 @@ use condition::Condition;
 pub use changes::ChangeError;
 pub use client::{Patience, describe_shard, watch_shard};
 pub use shard_adapters::ReplicaAdapters;
+pub use shard_weights::ReplicaWeights;
 pub use sharded::{ConnectOptions, ShardedEngine, connect_any};
 
 /// What the shards report about the model and themselves: results, never written back into any setting.

@@ -56,13 +56,15 @@ impl Replica {
         let origin = engine.origin();
         let was_connected = engine.is_connected();
         let config = if was_connected { sized(&config, &*engine) } else { config };
+        let mut scheduler = Scheduler::new(config.clone());
+        scheduler.set_weights(engine.condition().weights_number());
         let waiting = || EngineStatus::Restarting("the shards were not reached yet".to_owned());
         Self {
             number,
             origin,
             status: if was_connected { status_of(&*engine) } else { waiting() },
             link: if was_connected { Link::Up(engine) } else { Link::down(engine) },
-            scheduler: Scheduler::new(config.clone()),
+            scheduler,
             config,
             was_connected,
             in_flight: 0,
@@ -133,10 +135,19 @@ impl Replica {
         }
     }
 
-    /// Has its shards become what is wanted, once every plan is answered. Returns what happened to requests when that began.
-    pub fn change(&mut self, wanted: &Condition) -> Option<Vec<Event>> {
+    /// Has it send no more plans if its shards are to become others.
+    pub fn rest(&mut self, wanted: &Condition) {
         self.is_resting = self.link.condition().is_some_and(|held| held != *wanted);
-        if !self.is_resting || self.in_flight > 0 {
+    }
+
+    /// Whether its shards are to become others, and still compute.
+    pub fn is_coming_to_rest(&self) -> bool {
+        self.is_resting && self.in_flight > 0
+    }
+
+    /// Has its shards become what is wanted, if they are to. Returns what happened to requests when that began.
+    pub fn change(&mut self) -> Option<Vec<Event>> {
+        if !self.is_resting {
             return None;
         }
         self.is_checked = false;
@@ -260,6 +271,7 @@ impl Replica {
             self.config = sized(&self.config, &*engine);
             self.scheduler = Scheduler::new(self.config.clone());
         }
+        self.scheduler.set_weights(engine.condition().weights_number());
         self.status = status_of(&*engine);
         self.link = Link::Up(engine);
         std::mem::replace(&mut self.was_connected, true)

@@ -98,6 +98,11 @@ impl Replicas {
         self.replicas.iter_mut().for_each(|replica| replica.cancel(id));
     }
 
+    /// Fails all that has begun.
+    pub fn abort_begun(&mut self) -> Vec<Event> {
+        self.replicas.iter_mut().flat_map(|replica| replica.scheduler_mut().abort_begun()).collect()
+    }
+
     /// Fails requests that waited longer than they may.
     pub fn expire(&mut self, now: Duration) -> Vec<Event> {
         self.replicas.iter_mut().flat_map(|replica| replica.expire(now)).collect()
@@ -169,10 +174,15 @@ impl Replicas {
         Some((index, offers[index]?))
     }
 
-    /// Has the shards of all become what is wanted, each once its plans are answered. Returns whether any began, and what
+    /// Has the shards of all become what is wanted, once the plans of all that are to change are answered: what is computed
+    /// with weights of before ends everywhere before it begins with others anywhere. Returns whether any began, and what
     /// happened to requests.
     pub fn change(&mut self, wanted: &Condition) -> (bool, Vec<Event>) {
-        let began: Vec<_> = self.replicas.iter_mut().filter_map(|replica| replica.change(wanted)).collect();
+        self.replicas.iter_mut().for_each(|replica| replica.rest(wanted));
+        if self.replicas.iter().any(Replica::is_coming_to_rest) {
+            return (false, Vec::new());
+        }
+        let began: Vec<_> = self.replicas.iter_mut().filter_map(Replica::change).collect();
         (!began.is_empty(), began.into_iter().flatten().collect())
     }
 

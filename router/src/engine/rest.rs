@@ -1,9 +1,9 @@
-//! How the engine loop is asked to send the shards to sleep, and to wake them.
+//! How the engine loop is asked to send the shards to sleep, to wake them, and to replace their weights.
 
 use tokio::sync::oneshot;
 
 use super::changes::{Change, ChangeError};
-use super::condition::{Condition, SleepLevel};
+use super::condition::{Condition, NewWeights, SleepLevel};
 use super::generation::{Command, EngineHandle};
 
 impl EngineHandle {
@@ -16,6 +16,15 @@ impl EngineHandle {
     /// Wakes the shards of all replicas.
     pub async fn wake_up(&self) -> Result<Condition, ChangeError> {
         self.change(Change::WakeUp).await
+    }
+
+    /// Has other weights take the place of those of all replicas; shards that sleep wake up with them. Requests that run wait
+    /// with their tokens, and go on with these weights; `aborts`: they fail at once.
+    pub async fn replace_weights(&self, new: NewWeights, aborts: bool) -> Result<Condition, ChangeError> {
+        if aborts {
+            self.commands.send(Command::AbortBegun).map_err(|_| ChangeError::ShuttingDown)?;
+        }
+        self.change(Change::Replace(new)).await
     }
 
     async fn change(&self, change: Change) -> Result<Condition, ChangeError> {

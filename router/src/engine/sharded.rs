@@ -18,6 +18,7 @@ use super::heartbeats::Heartbeats;
 use super::shard_adapters::ReplicaAdapters;
 use super::shard_condition::{bring, is_as_wanted};
 use super::shard_socket::ShardSocket;
+use super::shard_weights::ReplicaWeights;
 use super::{Engine, EngineError, EngineFacts, Origin};
 
 /// How to connect to a group.
@@ -111,7 +112,7 @@ impl ShardedEngine {
         self.groups.claim(&self.group, ids.clone())?;
         let condition = options.wanted.get();
         if !is_as_wanted(&described, &condition) {
-            bring(&options.sockets, &condition).await?;
+            bring(&options.sockets, &described, &condition).await?;
         }
         if !self.is_known && condition.asleep.is_none() {
             try_step(options).await?;
@@ -136,6 +137,11 @@ impl ShardedEngine {
     /// What loads adapters into all groups that are connected.
     pub fn adapter_loader(&self) -> ReplicaAdapters {
         ReplicaAdapters(self.groups.clone())
+    }
+
+    /// What asks all groups that are connected whether other weights may take the place of theirs.
+    pub fn weights_checker(&self) -> ReplicaWeights {
+        ReplicaWeights(self.groups.clone())
     }
 
     /// All groups, this one among them.
@@ -185,22 +191,30 @@ impl ShardedEngine {
         // More blocks and snapshots than before are accepted, and not used.
         let num_blocks = facts.num_blocks.min(self.facts.num_blocks);
         let num_snapshots = facts.num_snapshots.min(self.facts.num_snapshots);
-        let comparable = EngineFacts { num_blocks, num_snapshots, ..facts.clone() };
+        let comparable = EngineFacts { num_blocks, num_snapshots, ..self.with_weights(facts) };
         match comparable.difference(&self.facts, "before") {
             Some(difference) => Err(EngineError::Changed(difference)),
             None => Ok(()),
         }
     }
 
+    /// Which weights shards were started with is of no importance where others take their place before a plan is sent.
+    fn with_weights(&self, facts: EngineFacts) -> EngineFacts {
+        if self.options.wanted.get().weights.is_none() {
+            return facts;
+        }
+        EngineFacts { weights_version: self.facts.weights_version.clone(), ..facts }
+    }
+
     /// Refuses shards that differ from those of other replicas, and takes over how much memory they have.
     fn check_first(&mut self, descriptions: &[Description]) -> Result<(), EngineError> {
         let facts = agreed_facts(descriptions)?;
         let EngineFacts { num_blocks, num_snapshots, .. } = self.facts;
-        let comparable = EngineFacts { num_blocks, num_snapshots, ..facts.clone() };
+        let comparable = EngineFacts { num_blocks, num_snapshots, ..self.with_weights(facts.clone()) };
         if let Some(difference) = comparable.difference(&self.facts, "elsewhere") {
             return Err(EngineError::Differs(difference));
         }
-        self.facts = facts;
+        self.facts = self.with_weights(facts);
         Ok(())
     }
 }

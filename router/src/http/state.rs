@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::engine::adapters::RunTimeRules;
+use crate::engine::weights::WeightsRules;
 use crate::http::auth::ApiKeys;
 use crate::http::body::BodyLimits;
 use crate::http::socket::SocketRules;
@@ -21,8 +22,10 @@ pub struct AppState {
     pub api_keys: ApiKeys,
     /// Who may load adapters at run time, and from where.
     pub adapter_rules: RunTimeRules,
-    /// Whether callers without a key of the server may send the model to sleep and wake it.
+    /// Whether callers without a key of the server may send the model to sleep, wake it and replace its weights.
     pub is_model_open: bool,
+    /// Which weights may take the place of the model's.
+    pub weights_rules: WeightsRules,
     /// Limits on the size of a body and on the time to receive it.
     pub body_limits: BodyLimits,
     /// The same for WebSockets, and which pages may open one.

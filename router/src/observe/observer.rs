@@ -25,7 +25,7 @@ pub trait Observer: Send + 'static {
     fn on_reconnected(&mut self) {}
 
     /// The shards of all replicas are at this level of sleep, 0 if they are awake.
-    fn on_sleep_level(&mut self, _level: u32) {}
+    fn on_condition(&mut self, _sleep_level: u32, _weights: u64) {}
 }
 
 /// Two that are told the same; cache events only the second.
@@ -61,9 +61,9 @@ impl<A: Observer, B: Observer> Observer for (A, Option<B>) {
         self.1.iter_mut().for_each(Observer::on_reconnected);
     }
 
-    fn on_sleep_level(&mut self, level: u32) {
-        self.0.on_sleep_level(level);
-        self.1.iter_mut().for_each(|second| second.on_sleep_level(level));
+    fn on_condition(&mut self, sleep_level: u32, weights: u64) {
+        self.0.on_condition(sleep_level, weights);
+        self.1.iter_mut().for_each(|second| second.on_condition(sleep_level, weights));
     }
 }
 

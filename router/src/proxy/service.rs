@@ -31,7 +31,7 @@ const METRICS: &str = "/metrics";
 const ADAPTERS: [&str; 4] =
     ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"];
 /// They change the upstream of a model, if it has one alone.
-const CONDITION: [&str; 2] = ["/sleep", "/wake_up"];
+const CONDITION: [&str; 3] = ["/sleep", "/wake_up", "/update_weights"];
 
 /// The service.
 pub fn service(proxy: Proxy, access_log: AccessLog) -> Router {
@@ -115,7 +115,7 @@ async fn condition(State(proxy): State<Proxy>, request: Request) -> Result<Respo
     let upstreams = proxy.find(&Wanted::by_query(request.uri()), request.headers())?;
     if upstreams.len() > 1 {
         return Err(Error::Forbidden(
-            "a model of several upstreams is sent to sleep at each, not through the proxy",
+            "a model of several upstreams is changed at each, not through the proxy",
         ));
     }
     proxy.forward(request, false).await

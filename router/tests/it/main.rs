@@ -34,3 +34,4 @@ mod telemetry;
 mod tls;
 mod tokenize;
 mod unread;
+mod weights;

@@ -18,8 +18,8 @@ use crate::support::fake_engine::{FakeControl, FakeEngine, endless_facts, expect
 use crate::support::generations::{greedy, read};
 use crate::support::server::{Server, facts, limits};
 
-const ASLEEP: Condition = Condition { asleep: Some(SleepLevel::WeightsKept) };
-const AWAKE: Condition = Condition { asleep: None };
+const ASLEEP: Condition = Condition { asleep: Some(SleepLevel::WeightsKept), weights: None };
+const AWAKE: Condition = Condition { asleep: None, weights: None };
 
 /// Counts how often the cache was cleared, and keeps the level of sleep.
 #[derive(Clone, Default)]
@@ -36,7 +36,7 @@ impl Observer for Watcher {
         self.cleared.fetch_add(cleared as u32, Ordering::Relaxed);
     }
 
-    fn on_sleep_level(&mut self, level: u32) {
+    fn on_condition(&mut self, level: u32, _: u64) {
         self.level.store(level, Ordering::Relaxed);
     }
 }

@@ -11,7 +11,7 @@ const PILL = {
 };
 const WRONG = {
   asleep: 'The model sleeps. A question wakes it, where the server allows that.',
-  changing: 'The model falls asleep or wakes up. Answers go on when it is awake.',
+  changing: 'The model falls asleep, wakes up or gets other weights. Answers go on then.',
   restarting: 'The shards are restarting. Answers go on when they are back.',
   stopping: 'The server is shutting down. It finishes what it has begun and takes nothing new.',
   lost: 'The shards are lost. The server cannot answer until they are started again.',

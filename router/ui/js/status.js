@@ -95,7 +95,7 @@ function uptime(seconds) {
 }
 
 const EVENTS = {
-  ready: 'Ready', asleep: 'The model sleeps', changing: 'The model falls asleep or wakes up', restarting: 'Shards are restarting', stopping: 'The server is shutting down', lost: 'Shards are lost',
+  ready: 'Ready', asleep: 'The model sleeps', changing: 'The model falls asleep, wakes up or gets other weights', restarting: 'Shards are restarting', stopping: 'The server is shutting down', lost: 'Shards are lost',
   unreachable: 'Server cannot be reached', unauthorized: 'The server asks for an API key', unsupported: 'This server has no /stats',
 };
 

@@ -41,8 +41,8 @@ class SlotRefused(PenstockError):
 _MAX_MESSAGE_LEN = 2000
 
 
-class AdapterRefused(PenstockError):
-    """An adapter's folder cannot be used with this model. One line: the file, the tensor or key, and why.
+class FolderRefused(PenstockError):
+    """A folder cannot be used with this model. One line: the file, the tensor or key, and why.
 
     Names come from the folder, and may be of any length and of characters that no message can have.
     """
@@ -50,6 +50,18 @@ class AdapterRefused(PenstockError):
     def __init__(self, message: str) -> None:
         shown = message if len(message) <= _MAX_MESSAGE_LEN else f"{message[:_MAX_MESSAGE_LEN]} …"
         super().__init__("".join(it if it.isprintable() else repr(it)[1:-1] for it in shown))
+
+
+class AdapterRefused(FolderRefused):
+    """The folder of an adapter."""
+
+
+class WeightsRefused(FolderRefused):
+    """The folder of weights that were to take the place of those in use."""
+
+
+class WeightsKept(FolderRefused):
+    """Other weights could not be read after all: those from before are in use again."""
 
 
 class AdapterInUse(PenstockError):

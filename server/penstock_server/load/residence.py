@@ -1,20 +1,33 @@
 """What a shard has in memory through its life: all that it serves with, or less while it sleeps.
 
 Asleep it has no engine: no cache, rows and graphs, and no adapters. At level 1 it keeps its weights; on a GPU they wait
-in the memory of the host. At level 2 they are dropped, and read from the files again.
+in the memory of the host. At level 2 they are dropped, and read from the files again, or from those of another
+folder that take their place.
 """
 
 import gc
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
 
-from penstock_server.base.config import ServerConfig
-from penstock_server.base.errors import PenstockError, ShardAsleep, ShardFailed, StartError
+from penstock_server.base.config import QuantizeCache, ServerConfig
+from penstock_server.base.errors import (
+    PenstockError,
+    ShardAsleep,
+    ShardFailed,
+    StartError,
+    WeightsKept,
+    WeightsRefused,
+)
 from penstock_server.base.log import stage
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.engine import Description, Engine
 from penstock_server.files.folders import Folders, open_folders
+from penstock_server.files.same_model import check_same
+from penstock_server.files.versions import Versions, read_versions
 from penstock_server.load.allocation import allocating
 from penstock_server.load.free_memory import free_memory
 from penstock_server.load.load_engine import Lasting, Prepared, load, prepare
@@ -35,19 +48,39 @@ class SleepLevel(IntEnum):
     WEIGHTS_DROPPED = 2
 
 
+class Source(NamedTuple):
+    """Where weights are read from."""
+
+    config: ServerConfig
+    # What the files must be; None: they are what is found.
+    versions: Versions | None
+    # What the router calls them; empty for those of the start.
+    label: str
+
+
+class Replaced(NamedTuple):
+    """The engine after weights were to be replaced, and why they are those from before if they are."""
+
+    engine: Engine
+    refusal: WeightsKept | None
+
+
 class Residence:
-    """Of one process. Its methods are for the thread that loads and steps."""
+    """Of one process. Its methods are for the thread that loads and steps, but for `check`."""
 
     def __init__(self, config: ServerConfig, folders: Folders, wrap: Wrap) -> None:
         """Load the model; raises as `prepare` does."""
         self.level = SleepLevel.AWAKE
         self._config = config
         self._wrap = wrap
+        # What others are compared with.
+        self._folder = folders.model
         prepared = prepare(config, *folders)
         loaded = prepared.loaded
         self._lasting = Lasting(loaded.group, loaded.grammars)
         self._sizes = prepared.limits, prepared.graph_sizes
         self.description: Description = loaded.describe(prepared.limits)
+        self._source = Source(config, loaded.versions, "")
         # None where weights are dropped.
         self._prepared: Prepared | None = prepared
         self._parked: Parked | None = _parked(loaded)
@@ -109,19 +142,83 @@ class Residence:
 
     def _awakened(self) -> Engine:
         if self._prepared is None:
-            self._prepared = self._prepare_again(open_folders(self._config))
-            self._parked = _parked(self._prepared.loaded)
+            self._read(self._source)
         elif self._parked is not None:
             allocating("the weights", self._parked.come_back)
+        assert self._prepared is not None, "it was read"
         return self._wrap(self._prepared.engine())
 
-    def _prepare_again(self, folders: Folders) -> Prepared:
-        loaded = load(self._config, *folders, self._lasting)
-        if loaded.versions != self.description.versions:
-            raise StartError(
-                "the files of the model are others than those that were loaded; start the server again"
-            )
-        return Prepared(loaded, *self._sizes)
+    def _read(self, source: Source) -> None:
+        """The weights, on this rank; raises StartError where they cannot be read, or are others than they should be."""
+        folders = self._compared(source.config) if source.label else open_folders(source.config)
+        loaded = load(source.config, *folders, self._lasting)
+        if source.versions not in (None, loaded.versions):
+            again = "update the weights again" if source.label else "start the server again"
+            raise StartError(f"the files of the model are others than those that were loaded; {again}")
+        self._prepared = Prepared(loaded, *self._sizes)
+        self._parked = _parked(loaded)
+
+    @property
+    def label(self) -> str:
+        """What the router calls the weights in use."""
+        return self._source.label
+
+    def check(self, path: Path) -> Versions:
+        """Of a folder whose weights may take the place of those in use; raises WeightsRefused. From any thread."""
+        try:
+            folders = self._compared(self._config_of(path))
+            return read_versions(folders.model, self._config.tokenizer_path)
+        except (StartError, OSError) as error:
+            raise WeightsRefused(str(error)) from None
+
+    def _compared(self, config: ServerConfig) -> Folders:
+        if self._folder.spec is None and config.group.world_size > 1:
+            raise StartError("weights of a model of transformers on several shards cannot be replaced")
+        folders = open_folders(config)
+        check_same(self._folder, folders.model)
+        return folders
+
+    def _config_of(self, path: Path | None) -> ServerConfig:
+        """None: that of the start."""
+        if path is None:
+            return self._config
+        # What is quantized at load is kept for later starts, which do not begin with this folder.
+        return replace(self._config, model_path=path, quantize_cache=QuantizeCache())
+
+    def replace(self, path: Path | None, version: str, label: str) -> Replaced:
+        """Have the weights of a folder in the place of those in use: on all ranks, or on none.
+
+        `path`: None for the folder of the start. `version`: what its files must be, if it is not empty.
+        Raises ShardFailed where not even those from before can be read again.
+        """
+        before = self._source
+        versions: Versions | None = self.description.versions
+        if path is not None:
+            versions = self.description.versions._replace(weights=version) if version else None
+        self.sleep(SleepLevel.WEIGHTS_DROPPED)
+        with stage(logger, "other weights"):
+            refusal = self._read_together(Source(self._config_of(path), versions, label))
+            if refusal is not None:
+                logger.error("the weights stay as they were: %s", refusal)
+                lost = self._read_together(before)
+                if lost is not None:
+                    raise ShardFailed(f"{refusal}; nor can those from before be read: {lost}")
+            return Replaced(self.wake_up(), refusal)
+
+    def _read_together(self, source: Source) -> WeightsKept | None:
+        """Read them on all ranks, or say why one of them cannot, and have none of them read."""
+        refusal = None
+        try:
+            self._read(source)
+        except StartError as error:
+            refusal = WeightsKept(str(error))
+        everyone = self._lasting.group.gather_numbers(int(refusal is None))
+        if all(is_read for (is_read,) in everyone):
+            self._source = source
+            return None
+        self._prepared = self._parked = None
+        free_memory()
+        return refusal or WeightsKept("another rank cannot read them")
 
     def _fall_asleep_again(self, error: StartError) -> PenstockError:
         """What to raise."""

@@ -69,6 +69,16 @@ class EngineStub(object):
                 request_serializer=penstock__server_dot_pb_dot_engine__pb2.WakeUpRequest.SerializeToString,
                 response_deserializer=penstock__server_dot_pb_dot_engine__pb2.WakeUpResponse.FromString,
                 _registered_method=True)
+        self.CheckWeights = channel.unary_unary(
+                '/penstock.engine.v1.Engine/CheckWeights',
+                request_serializer=penstock__server_dot_pb_dot_engine__pb2.CheckWeightsRequest.SerializeToString,
+                response_deserializer=penstock__server_dot_pb_dot_engine__pb2.CheckWeightsResponse.FromString,
+                _registered_method=True)
+        self.ReplaceWeights = channel.unary_unary(
+                '/penstock.engine.v1.Engine/ReplaceWeights',
+                request_serializer=penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsRequest.SerializeToString,
+                response_deserializer=penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsResponse.FromString,
+                _registered_method=True)
 
 
 class EngineServicer(object):
@@ -134,6 +144,24 @@ class EngineServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckWeights(self, request, context):
+        """Whether the weights of a folder may take the place of those in use: the same architecture, and tensors of the same
+        names, types and shapes. Reads config.json and headers beside steps, changes nothing, and delays no step. Refused with
+        INVALID_ARGUMENT and a reason that names the tensor, the field or the file.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReplaceWeights(self, request, context):
+        """Between two steps the weights of another folder take the place of those in use, of which nothing is left: cache,
+        snapshots and adapters are dropped, too, and the open stream ends. A shard that sleeps wakes up with them. Every rank is
+        to be asked at a time. Where a rank cannot read them, all have those from before again: FAILED_PRECONDITION and the reason.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -171,6 +199,16 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.WakeUp,
                     request_deserializer=penstock__server_dot_pb_dot_engine__pb2.WakeUpRequest.FromString,
                     response_serializer=penstock__server_dot_pb_dot_engine__pb2.WakeUpResponse.SerializeToString,
+            ),
+            'CheckWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckWeights,
+                    request_deserializer=penstock__server_dot_pb_dot_engine__pb2.CheckWeightsRequest.FromString,
+                    response_serializer=penstock__server_dot_pb_dot_engine__pb2.CheckWeightsResponse.SerializeToString,
+            ),
+            'ReplaceWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReplaceWeights,
+                    request_deserializer=penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsRequest.FromString,
+                    response_serializer=penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -362,6 +400,60 @@ class Engine(object):
             '/penstock.engine.v1.Engine/WakeUp',
             penstock__server_dot_pb_dot_engine__pb2.WakeUpRequest.SerializeToString,
             penstock__server_dot_pb_dot_engine__pb2.WakeUpResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.engine.v1.Engine/CheckWeights',
+            penstock__server_dot_pb_dot_engine__pb2.CheckWeightsRequest.SerializeToString,
+            penstock__server_dot_pb_dot_engine__pb2.CheckWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplaceWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.engine.v1.Engine/ReplaceWeights',
+            penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsRequest.SerializeToString,
+            penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsResponse.FromString,
             options,
             channel_credentials,
             insecure,

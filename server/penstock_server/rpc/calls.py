@@ -28,6 +28,8 @@ class Calls:
             "UnloadAdapter": _Method(pb.UnloadAdapterRequest, self.unload_adapter),
             "Sleep": _Method(pb.SleepRequest, self.sleep),
             "WakeUp": _Method(pb.WakeUpRequest, self.wake_up),
+            "CheckWeights": _Method(pb.CheckWeightsRequest, self.check_weights),
+            "ReplaceWeights": _Method(pb.ReplaceWeightsRequest, self.replace_weights),
         }
 
     def load_adapter(self, request: pb.LoadAdapterRequest) -> pb.LoadAdapterResponse:
@@ -55,6 +57,17 @@ class Calls:
         """Has the shard compute again."""
         self._changes.wake_up()
         return pb.WakeUpResponse()
+
+    def check_weights(self, request: pb.CheckWeightsRequest) -> pb.CheckWeightsResponse:
+        """Whether those of a folder may take the place of those in use."""
+        versions = self._residence.check(Path(request.path))
+        return pb.CheckWeightsResponse(weights_version=versions.weights)
+
+    def replace_weights(self, request: pb.ReplaceWeightsRequest) -> pb.ReplaceWeightsResponse:
+        """Has those of a folder take the place of those in use."""
+        path = Path(request.path) if request.path else None
+        self._changes.replace_weights(path, request.weights_version, request.label)
+        return pb.ReplaceWeightsResponse()
 
     def answer(self, method: str, encoded: bytes) -> bytes:
         """The encoded answer to an encoded request."""

@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
-from penstock_server.base.errors import CallRefused
+from penstock_server.base.errors import CallRefused, WeightsKept
 from penstock_server.engine.engine import Engine
 from penstock_server.load.residence import Residence, SleepLevel
 from penstock_server.pb import engine_pb2 as pb
@@ -41,6 +42,20 @@ class Changes:
             if self._residence.level is not SleepLevel.AWAKE:
                 self._make(self._residence.wake_up)
 
+    def replace_weights(self, path: Path | None, version: str, label: str) -> None:
+        """Compute with the weights of another folder; raises WeightsKept where they cannot be read after all."""
+        refusals: list[WeightsKept] = []
+
+        def change() -> Engine:
+            engine, refusal = self._residence.replace(path, version, label)
+            refusals.extend([refusal] if refusal is not None else [])
+            return engine
+
+        with self._lock:
+            self._make(change)
+        if refusals:
+            raise refusals[0]
+
     def _make(self, change: Change) -> None:
         assert self._loop is not None, "calls come when the process serves"
         self._loop.change(lambda: self._made(change)).result()
@@ -50,5 +65,6 @@ class Changes:
         assert self._describe is not None
         engine = change()
         self._described.sleep_level = self._residence.level.value
+        self._described.weights_label = self._residence.label
         self._describe(self._described)
         return engine

@@ -50,6 +50,16 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     def WakeUp(self, request: pb.WakeUpRequest, context: grpc.ServicerContext) -> pb.WakeUpResponse:
         return self._calls.wake_up(request)
 
+    def CheckWeights(
+        self, request: pb.CheckWeightsRequest, context: grpc.ServicerContext
+    ) -> pb.CheckWeightsResponse:
+        return self._calls.check_weights(request)
+
+    def ReplaceWeights(
+        self, request: pb.ReplaceWeightsRequest, context: grpc.ServicerContext
+    ) -> pb.ReplaceWeightsResponse:
+        return self._calls.replace_weights(request)
+
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
         # At once: a client may wait for the headers before it sends the first plan.
         context.send_initial_metadata(())

@@ -11,6 +11,8 @@ from penstock_server.base.errors import (
     ShardAsleep,
     ShardFailed,
     StaleEpoch,
+    WeightsKept,
+    WeightsRefused,
 )
 
 
@@ -32,6 +34,8 @@ _CODES: dict[type[PenstockError], Code] = {
     ShardAsleep: Code.FAILED_PRECONDITION,
     StaleEpoch: Code.ABORTED,
     ShardFailed: Code.UNAVAILABLE,
+    WeightsKept: Code.FAILED_PRECONDITION,
+    WeightsRefused: Code.INVALID_ARGUMENT,
 }
 
 

@@ -12,5 +12,6 @@ mod scenario;
 mod scheduler;
 mod simulation;
 mod snapshots;
+mod weights;
 mod windows;
 mod world;

@@ -35,6 +35,8 @@ struct Replica {
     poison: Option<(SlotId, u32)>,
     /// Whether nothing is planned until its shards have forgotten what they hold.
     is_to_rest: bool,
+    /// The number of the weights that its shards have; they compute the same with all of them.
+    weights: u64,
 }
 
 impl Replica {
@@ -52,6 +54,7 @@ impl Replica {
             outcomes: VecDeque::new(),
             poison: None,
             is_to_rest: false,
+            weights: 0,
         }
     }
 
@@ -88,6 +91,8 @@ impl Replica {
         self.is_to_rest = false;
         self.shard = new;
         let events = self.scheduler.on_rest();
+        self.weights += 1;
+        self.scheduler.set_weights(self.weights);
         self.scheduler.check();
         assert_eq!(self.scheduler.load().cached_blocks, 0);
         events

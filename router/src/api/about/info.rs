@@ -5,6 +5,7 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::api::condition::update::WeightsState;
 use crate::engine::{EngineFacts, GenerationDefaults, Quantization};
 use crate::http::state::AppState;
 
@@ -48,6 +49,9 @@ pub struct Info {
     docker_label: Option<String>,
     /// 0 while the model is awake, else how deep it sleeps: 1 or 2.
     sleep_level: u32,
+    /// The weights in use: `weights_version`, `weights_number`.
+    #[serde(flatten)]
+    weights: WeightsState,
     /// Names of the adapters that requests may use.
     adapters: Vec<String>,
     /// Different adapters that run at one time; 0 if the model can carry none.
@@ -56,6 +60,7 @@ pub struct Info {
 
 /// `GET /info`
 pub async fn info(State(app): State<AppState>) -> Json<Info> {
+    let condition = app.inference.engine.wanted().get();
     let (limits, facts) = (&app.inference.limits, app.inference.engine.facts());
     Json(Info {
         model_id: app.inference.model.id.clone(),
@@ -87,7 +92,8 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
         version: env!("CARGO_PKG_VERSION"),
         sha: None,
         docker_label: None,
-        sleep_level: app.inference.engine.wanted().get().sleep_level(),
+        sleep_level: condition.sleep_level(),
+        weights: WeightsState::new(&condition, &facts.weights_version),
         adapters: app.inference.adapters.list().iter().map(|adapter| adapter.name.to_string()).collect(),
         max_adapters: facts.max_adapters,
     })

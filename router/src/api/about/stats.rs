@@ -65,7 +65,7 @@ pub enum Status {
     Stopping,
     /// The model sleeps. A request wakes it, unless --wake-on-request says otherwise.
     Asleep,
-    /// The model falls asleep or wakes up. Requests wait.
+    /// The model falls asleep, wakes up or gets other weights. Requests wait.
     Changing,
     /// The shards restart. Requests wait until they are back.
     Restarting,
@@ -147,7 +147,9 @@ fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static 
         _ if is_draining => (Status::Stopping, Some("the server is shutting down")),
         EngineStatus::Ready => (Status::Ready, None),
         EngineStatus::Asleep => (Status::Asleep, Some("the model sleeps")),
-        EngineStatus::Changing => (Status::Changing, Some("the model falls asleep or wakes up")),
+        EngineStatus::Changing => {
+            (Status::Changing, Some("the model falls asleep, wakes up or gets other weights"))
+        }
         EngineStatus::Restarting(_) => (Status::Restarting, Some("the model shards are restarting")),
         EngineStatus::Lost(_) => (Status::Lost, Some("the model shards stopped answering")),
     }

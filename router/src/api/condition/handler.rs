@@ -42,15 +42,19 @@ pub async fn is_sleeping(State(app): State<AppState>) -> Json<SleepState> {
 }
 
 fn told(changed: Result<Condition, ChangeError>) -> Result<Json<SleepState>, Error> {
-    match changed {
-        Ok(condition) => Ok(Json(SleepState::from(&condition))),
-        Err(ChangeError::Refused(_)) => Err(Error::CannotChange),
-        Err(ChangeError::ShuttingDown) => Err(Error::Refused(penstock_scheduler::Refused::ShuttingDown)),
+    changed.map(|condition| Json(SleepState::from(&condition))).map_err(refused)
+}
+
+/// What a caller is told whose change was not made.
+pub(super) fn refused(error: ChangeError) -> Error {
+    match error {
+        ChangeError::Refused(_) => Error::CannotChange,
+        ChangeError::ShuttingDown => Error::Refused(penstock_scheduler::Refused::ShuttingDown),
     }
 }
 
 /// A server with keys asks for one that may; one without asks the operator's flag.
-fn check_right(app: &AppState, caller: &Caller) -> Result<(), Error> {
+pub(super) fn check_right(app: &AppState, caller: &Caller) -> Result<(), Error> {
     if !app.api_keys.is_empty() {
         let refused = Error::Forbidden(
             "this API key may not change the model: its line in --api-key-file needs model=change",

@@ -1,7 +1,9 @@
-//! What the model is like, asked for while the server runs: vLLM's `/sleep`, `/wake_up` and `/is_sleeping`.
+//! What the model is like, asked for while the server runs: vLLM's `/sleep`, `/wake_up` and `/is_sleeping`, and other
+//! weights.
 
 pub mod handler;
 mod query;
+pub mod update;
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -119,6 +119,13 @@ pub(super) const BODIES: &[BodyFields] = &[
         nested: &[],
     },
     BodyFields {
+        on: On::UpdateWeights,
+        title: "`/update_weights`",
+        works: &[&["mode", "path", "version"]],
+        accepted: &[],
+        nested: &[],
+    },
+    BodyFields {
         on: On::Infill,
         title: "`/infill`",
         works: &[

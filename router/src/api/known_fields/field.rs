@@ -40,6 +40,8 @@ pub enum On {
     LoadAdapter,
     /// `/v1/unload_lora_adapter`.
     UnloadAdapter,
+    /// `/update_weights`.
+    UpdateWeights,
     /// llama.cpp's `/infill`.
     Infill,
     /// OpenAI's responses.

@@ -11,6 +11,7 @@ use super::table::FIELDS;
 use crate::api::adapters::{LoadAdapterRequest, UnloadAdapterRequest};
 use crate::api::anthropic::MessagesRequest;
 use crate::api::clouds::vertex::VertexRequest;
+use crate::api::condition::update::UpdateWeights;
 use crate::api::kserve::TextRequest;
 use crate::api::kserve::infer::{InferRequest, InputTensor, OutputName};
 use crate::api::kserve::request::TextParameters;
@@ -62,6 +63,7 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         (On::TokenizeChat, vec!["add_special_tokens".to_owned(), "return_token_strs".to_owned()]),
         (On::Detokenize, names_of::<DetokenizeRequest>()),
         (On::LoadAdapter, names_of::<LoadAdapterRequest>()),
+        (On::UpdateWeights, names_of::<UpdateWeights>()),
         (On::UnloadAdapter, names_of::<UnloadAdapterRequest>()),
         (On::Infill, names_of::<InfillRequest>()),
         (On::Responses, names_of::<ResponsesRequest>()),
@@ -82,7 +84,7 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         assert!(body.accepted.iter().all(|name| !expected.contains(&(*name).to_owned())), "{on:?}");
         assert!(body.nested.iter().all(|(name, _)| expected.contains(&(*name).to_owned())), "{on:?}");
     }
-    assert_eq!(BODIES.len(), 21);
+    assert_eq!(BODIES.len(), 22);
 }
 
 /// The names that a body reads, in order.

@@ -175,7 +175,9 @@ fn kind_of_refusal(refused: &Refused) -> ErrorKind {
 
 fn kind_of_failure(failure: &Failure) -> ErrorKind {
     match failure {
-        Failure::Request(_) | Failure::Poison | Failure::TooManyReplays { .. } => ErrorKind::Generation,
+        Failure::Request(_) | Failure::Poison | Failure::TooManyReplays { .. } | Failure::WeightsReplaced => {
+            ErrorKind::Generation
+        }
         Failure::EngineLost(_) => ErrorKind::EngineLost,
         Failure::SlowReader { .. } => ErrorKind::SlowReader,
         Failure::QueueDeadline { .. } => ErrorKind::QueueDeadline,

@@ -259,6 +259,7 @@ fn describe_failure(failure: &Failure) -> String {
         | Failure::Poison
         | Failure::TooManyReplays { .. }
         | Failure::SlowReader { .. }
+        | Failure::WeightsReplaced
         | Failure::QueueDeadline { .. }
         | Failure::ShuttingDown => failure.to_string(),
     }

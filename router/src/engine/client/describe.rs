@@ -10,6 +10,7 @@ impl From<pb::DescribeResponse> for Description {
             rank: response.rank,
             last_epoch: response.last_epoch,
             sleep_level: response.sleep_level,
+            weights_label: response.weights_label,
             facts: EngineFacts {
                 version: response.version,
                 model_type: response.model_type,

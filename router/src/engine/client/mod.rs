@@ -21,6 +21,7 @@ use tonic::{Code, Status, Streaming};
 use tower::service_fn;
 
 use super::adapters::{LoadFailure, LoadedAdapter, Source, UnloadFailure};
+use super::condition::Weights;
 use super::shard_socket::{Credentials, Place, ShardSocket};
 use super::{EngineError, EngineFacts};
 use plans::to_pb;
@@ -53,6 +54,8 @@ pub(super) struct Description {
     pub last_epoch: u64,
     /// 0 if it is awake.
     pub sleep_level: u32,
+    /// Of the weights in use; empty for those of its start.
+    pub weights_label: String,
 }
 
 /// Why a shard does not become what is wanted of it.
@@ -199,6 +202,24 @@ impl Connection {
     /// Wakes the shard up, for which it may have to read its weights.
     pub async fn wake_up(mut self) -> Result<(), ChangeFailure> {
         self.0.wake_up(pb::WakeUpRequest {}).await.map(drop).map_err(change_failure)
+    }
+
+    /// Whether the weights of a folder may take the place of those in use, and what they are then. The caller limits the
+    /// time.
+    pub async fn check_weights(mut self, folder: &Path) -> Result<String, ChangeFailure> {
+        let request = pb::CheckWeightsRequest { path: folder.display().to_string() };
+        let response = self.0.check_weights(request).await.map_err(change_failure)?;
+        Ok(response.into_inner().weights_version)
+    }
+
+    /// Has the shard compute with other weights, which it has to read; `None`: with those of its start.
+    pub async fn replace_weights(mut self, weights: Option<&Weights>) -> Result<(), ChangeFailure> {
+        let request = weights.map_or_else(Default::default, |weights| pb::ReplaceWeightsRequest {
+            path: weights.new.folder.display().to_string(),
+            weights_version: weights.new.files.clone(),
+            label: weights.label(),
+        });
+        self.0.replace_weights(request).await.map(drop).map_err(change_failure)
     }
 
     /// Reads the heartbeats of the shard until they stop, and returns the reason for operators.

@@ -1,15 +1,17 @@
-//! What the shards of a server are to be like, whichever processes they are: asleep or awake. Shards that come back after a
+//! What the shards of a server are to be like, whichever processes they are: asleep or awake, and with which weights. Shards that come back after a
 //! crash are brought to it, and so are those that the next router of the server finds.
 
 mod options;
 mod record;
 mod state;
+mod weights;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use options::ConditionOptions;
 pub use record::ConditionRecord;
 pub use state::{Condition, SleepLevel};
+pub use weights::{NewWeights, Weights};
 
 /// What the shards of all replicas are to be like. Cheap to clone; the engine loop changes it.
 #[derive(Debug, Clone, Default)]

@@ -1,11 +1,13 @@
 //! The flags about what the shards are like.
 
+use std::path::PathBuf;
+
 use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
 
 use crate::base::boolean::boolean;
 
-/// The flags about sleep.
+/// The flags about sleep, and about weights that take the place of others.
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ConditionOptions {
@@ -13,8 +15,13 @@ pub struct ConditionOptions {
     #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub wake_on_request: bool,
 
-    /// Everyone may send the model to sleep and wake it, where the server has no API keys; where it has some, a key needs
-    /// model=change in --api-key-file
+    /// Everyone may send the model to sleep, wake it and replace its weights, where the server has no API keys; where it
+    /// has some, a key needs model=change in --api-key-file
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub allow_model_changes: bool,
+
+    /// Folder below which weights are that may take the place of the model's at run time [default: none may]
+    #[arg(long, env)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights_root: Option<PathBuf>,
 }

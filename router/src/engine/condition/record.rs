@@ -35,6 +35,7 @@ impl ConditionRecord {
 #[cfg(test)]
 mod tests {
     use super::super::state::SleepLevel;
+    use super::super::weights::{NewWeights, Weights};
     use super::*;
 
     #[test]
@@ -42,9 +43,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let record = ConditionRecord(Some(folder.path().join("condition.json")));
         assert_eq!(record.read(), None);
+        let new = NewWeights { folder: "/w/2".into(), version: "step 2".into(), files: "ab".into() };
+        let weights = Some(Weights { number: 2, new });
         for asleep in [Some(SleepLevel::WeightsDropped), None] {
-            record.write(&Condition { asleep });
-            assert_eq!(record.read(), Some(Condition { asleep }));
+            for weights in [None, weights.clone()] {
+                let condition = Condition { asleep, weights };
+                record.write(&condition);
+                assert_eq!(record.read(), Some(condition));
+            }
         }
         ConditionRecord::default().write(&Condition::default());
     }

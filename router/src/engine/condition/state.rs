@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::weights::Weights;
+
 /// How deep shards sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -36,11 +38,24 @@ impl SleepLevel {
 pub struct Condition {
     /// How deep they sleep; `None` if they are awake.
     pub asleep: Option<SleepLevel>,
+    /// Those that they compute with when they are awake; `None` for those that they were started with.
+    #[serde(default)]
+    pub weights: Option<Weights>,
 }
 
 impl Condition {
     /// 0 if they are awake.
     pub fn sleep_level(&self) -> u32 {
         self.asleep.map_or(0, SleepLevel::number)
+    }
+
+    /// How often weights were replaced until these were there.
+    pub fn weights_number(&self) -> u64 {
+        self.weights.as_ref().map_or(0, |weights| weights.number)
+    }
+
+    /// What shards call these weights.
+    pub fn weights_label(&self) -> String {
+        self.weights.as_ref().map(Weights::label).unwrap_or_default()
     }
 }

@@ -145,8 +145,9 @@ impl Observer for Metrics {
         metrics.batch.on_load(&levels.load);
     }
 
-    fn on_sleep_level(&mut self, level: u32) {
-        self.0.sleep_level.set(f64::from(level));
+    fn on_condition(&mut self, sleep_level: u32, weights: u64) {
+        self.0.sleep_level.set(f64::from(sleep_level));
+        self.0.weights_number.set(weights as f64);
     }
 
     fn on_departed(&mut self, totals: Totals, _: &[usize]) {

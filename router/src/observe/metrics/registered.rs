@@ -37,6 +37,7 @@ pub(super) struct Registered {
     pub cached_tokens: Histogram,
     pub tokens_sampled: Counter,
     pub sleep_level: Gauge,
+    pub weights_number: Gauge,
     pub shard_restarts: Counter,
     pub router_restarts: Gauge,
     pub step_count: Counter,
@@ -91,6 +92,10 @@ impl Registered {
             tokens_sampled: names.counter("tgi_tokens_sampled", "Tokens sampled by the shards"),
             sleep_level: names
                 .gauge("tgi_sleep_level", "0 while the shards are awake, else how deep they sleep: 1 or 2"),
+            weights_number: names.gauge(
+                "tgi_weights_number",
+                "Times that the weights were replaced until those in use were there",
+            ),
             shard_restarts: names
                 .counter("tgi_shard_restarts", "Times that the shards came back after a loss"),
             router_restarts: names

@@ -281,6 +281,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
         ("/load_lora_adapter", json!({"lora_name": "a", "lora_path": "b"})),
         ("/v1/unload_lora_adapter", json!({"lora_name": "a"})),
         ("/unload_lora_adapter", json!({"lora_name": "a"})),
+        ("/update_weights", json!({"path": "a", "mode": "abort"})),
     ]
 }
 

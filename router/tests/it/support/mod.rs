@@ -5,6 +5,7 @@ pub mod fake_adapters;
 pub mod fake_engine;
 #[path = "../../../scheduler/tests/it/fake_shard.rs"]
 pub mod fake_shard;
+pub mod fake_weights;
 pub mod generations;
 pub mod identity;
 pub mod ignore;

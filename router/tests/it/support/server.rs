@@ -17,6 +17,7 @@ use penstock_router::chat::ChatFormat;
 use penstock_router::chat::template::ChatTemplates;
 use penstock_router::engine::adapters::{AdapterLimits, AdapterRecord, Adapters, RunTimeRules};
 use penstock_router::engine::generation::EngineStatus;
+use penstock_router::engine::weights::WeightsRules;
 use penstock_router::engine::{Engine, EngineFacts, engine_loop};
 use penstock_router::grammar::Grammars;
 use penstock_router::http::auth::ApiKeys;
@@ -43,6 +44,7 @@ use tower_http::cors::CorsLayer;
 
 use super::fake_adapters::FakeAdapters;
 use super::fake_engine::{FakeControl, FakeEngine, adapted_tokens, expected_tokens, small_facts};
+use super::fake_weights::FakeWeights;
 
 const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -238,6 +240,7 @@ impl Server {
             api_keys,
             adapter_rules: RunTimeRules::default(),
             is_model_open: false,
+            weights_rules: WeightsRules::new(None, Arc::new(FakeWeights)),
             body_limits: body_limits(),
             socket_rules: Arc::new(SocketRules::new(&small_bodies(), &[])),
             telemetry: Telemetry::default(),

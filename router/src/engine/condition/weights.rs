@@ -1,0 +1,33 @@
+//! Weights that took the place of those that the shards were started with.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Where shards find them, and what they are called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewWeights {
+    /// On the machine of each shard.
+    pub folder: PathBuf,
+    /// What clients are told of them.
+    pub version: String,
+    /// What the shards say of the files: other ones are not read.
+    pub files: String,
+}
+
+/// The weights that shards are to have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Weights {
+    /// Counts up with every replacement. It is part of the key of every block that is computed with them.
+    pub number: u64,
+    /// What and where they are.
+    #[serde(flatten)]
+    pub new: NewWeights,
+}
+
+impl Weights {
+    /// What tells them from all that shards had before.
+    pub fn label(&self) -> String {
+        format!("{}-{}", self.number, self.new.files)
+    }
+}
