@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e.conftest import Launch
+from e2e.hosts import Host
 from e2e.launched import Launched
 from e2e.models import make_model
+from e2e.test_nodes import Cluster
+from e2e.test_nodes import hosts as hosts
 from e2e.test_speculation import BODIES, complete
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -46,6 +50,17 @@ def test_two_shards_with_whole_experts_answer_as_one(alone: Launched, experts: P
     assert "experts: 2 to 4 of 5 are here, whole" in server.stderr
     for body in [*BODIES, BODIES[0]]:
         assert complete(server, body)[0] == complete(alone, body)[0]
+
+
+def test_two_machines_with_whole_experts_answer_as_one(
+    alone: Launched, experts: Path, hosts: list[Host], tmp_path: Path
+) -> None:
+    with closing(Cluster(hosts, tmp_path, experts, "--expert-parallel", "--speculation=ngram")) as cluster:
+        assert is_expert_parallel(cluster.server)
+        for node in cluster.nodes:
+            assert "of 5 are here, whole" in node.stderr
+        for body in [*BODIES, BODIES[0]]:
+            assert complete(cluster.server, body)[0] == complete(alone, body)[0]
 
 
 def test_what_has_no_experts_to_divide_is_refused_in_one_line(model: Path, launch: Launch) -> None:

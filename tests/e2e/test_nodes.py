@@ -28,12 +28,13 @@ LET_GO_S = 4.0 * SLACK
 class Cluster:
     """Two machines and the launchers on them."""
 
-    def __init__(self, hosts: list[Host], folder: Path, model: Path) -> None:
+    def __init__(self, hosts: list[Host], folder: Path, model: Path, *more: str) -> None:
         self.hosts = hosts
         self._folder = folder
         self._secret = folder / "secret"
         self._secret.write_text("a-secret-of-this-test\n")
         self._model = model
+        self._more = more
         self._num_launched = 0
         self.nodes = [self._launch(0), self._launch(1)]
         self.server.wait_until_serving()
@@ -51,6 +52,7 @@ class Cluster:
             *(f"--max-concurrent-requests={MAX_CONCURRENT}", "--max-restarts=1000", "--max-replays=1000"),
             # Where it is looked for at the first launcher of node 0.
             faults.hold_flag(self._folder / "1"),
+            *self._more,
         ]
 
     def _launch(self, node: int) -> Launched:
@@ -67,7 +69,7 @@ class Cluster:
     def shard(self, node: int) -> int:
         return faults.shard(self.nodes[node], node)
 
-    def end(self) -> None:
+    def close(self) -> None:
         for node in self.nodes:
             node.__exit__(None, None, None)
 
@@ -84,7 +86,7 @@ def hosts() -> Iterator[list[Host]]:
 def cluster(hosts: list[Host], model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(hosts, tmp_path_factory.mktemp("cluster"), model)
     yield cluster
-    cluster.end()
+    cluster.close()
 
 
 @pytest.fixture(scope="module")
