@@ -54,6 +54,38 @@ def test_a_row_has_the_same_bits_in_any_batch(kind: str, dtype: torch.dtype) -> 
             assert torch.equal(again, whole[begin:end])
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_many_rows_are_multiplied_in_tiles(kind: str, poison_memory: Callable[[], None]) -> None:
+    whole_weight = ALL[kind](70, 1000).rows(slice(1, 70))
+    weights = [whole_weight.columns(start, stop) for start, stop in PARTS]
+    poison_memory()
+    for weight in weights:
+        x, bias = torch.randn(301, weight.in_features).bfloat16(), torch.randn(69).bfloat16()
+        whole = native.multiply(x, (weight,), bias, is_tiled=True)
+        check(whole, x, weight, bias)
+        for begin, end in ((0, 8), (5, 22), (40, 110), (7, 300)):
+            assert torch.equal(
+                native.multiply(x[begin:end], (weight,), bias, is_tiled=True), whole[begin:end]
+            )
+        cuts = [slice(0, 5), slice(5, 22), slice(22, 69)]
+        parts = tuple(weight.rows(cut) for cut in cuts)
+        check(native.multiply(x[:50], parts, bias, is_tiled=True), x[:50], weight, bias)
+
+
+def test_few_rows_and_invariant_ones_are_in_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = ALL["signed"](40, 256), torch.randn(40, 256).bfloat16()
+    found = (
+        quantized_linear(x, weight),
+        quantized_linear(x[:7], weight),
+        quantized_linear(x, weight, invariant=True),
+    )
+    monkeypatch.setattr("penstock_kernels.native.linear.has_amx", lambda: False)
+    expected = quantized_linear(x, weight)
+    torch.testing.assert_close(found[0], expected, atol=0.1, rtol=2e-2)
+    assert torch.equal(found[1], expected[:7])
+    assert torch.equal(found[2], expected)
+
+
 def test_a_group_of_its_own_for_every_input() -> None:
     weight = int_groups(9, 70, 4, 16, True, torch.float16)
     weight = replace(weight, group_of_column=torch.randint(0, 5, (70,), dtype=torch.int32))

@@ -15,6 +15,7 @@ from penstock_kernels.base.quantized import (
     Quantized,
     TableBlocks,
 )
+from penstock_kernels.native import linear
 from penstock_kernels.native.grouped_mlp import multiply as multiply_floats
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
@@ -23,6 +24,8 @@ _CODES_4, _CODES_8, _SIGNED_8, _ENTRIES_4, _FLOATS_8, _OTHERS = range(6)
 _SCALES = {**DTYPES, torch.float16: 2, torch.float8_e4m3fn: 3, torch.float8_e8m0fnu: 4}
 # Rows of x are padded to whole steps of the widest vectors.
 _STEP = 64
+# Rows of a tile of the processor, and rows from which on tiles are faster.
+_SIDE, _WORTH_TILES = 16, 8
 # Bytes that 4 blocks of a row of int8 take at most, with their scales and sums, see src/quantized_int8.c.
 _FOUR_BLOCKS = 384
 
@@ -48,7 +51,7 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("x_stride", "num_parts", "len", "padded_len", "num_columns")),
         *((name, ctypes.c_int64) for name in ("group_size", "first_in_group")),
         *((name, ctypes.c_int32) for name in ("num_rows", "dtype", "kind", "bits", "zero", "is_high_first")),
-        *((name, ctypes.c_int32) for name in ("scale_dtype", "num_threads", "max_lanes")),
+        *((name, ctypes.c_int32) for name in ("scale_dtype", "num_threads", "max_lanes", "has_amx")),
     )
 
 
@@ -61,19 +64,25 @@ def quantized_linear(
     x: torch.Tensor, parts: tuple[Quantized, ...], bias: torch.Tensor | None, invariant: bool
 ) -> torch.Tensor:
     """As the op, invariant or not."""
-    return multiply(x, parts, bias)
+    return multiply(x, parts, bias, is_tiled=not invariant)
 
 
 def multiply(
-    x: torch.Tensor, parts: Sequence[Quantized], bias: torch.Tensor | None, max_lanes: int = 0
+    x: torch.Tensor,
+    parts: Sequence[Quantized],
+    bias: torch.Tensor | None,
+    max_lanes: int = 0,
+    is_tiled: bool = False,
 ) -> torch.Tensor:
     """`x @ weight.T` for parts of one kind, side by side, `+ bias`; a row has the same bits among any others.
 
-    `max_lanes` as in `paged_attention`.
+    `max_lanes` as in `paged_attention`. `is_tiled`: many rows may be multiplied in the processor's tiles (AMX), and
+    then have other bits than among few.
     """
     num_rows, length = x.shape
     its_parts, num_columns = _parts(parts)
-    padded, rows = _memory(parts[0], num_rows)
+    has_amx = is_tiled and num_rows >= _WORTH_TILES and x.dtype == torch.bfloat16 and linear.has_amx()
+    padded, rows = _memory(parts[0], num_rows, has_amx)
     output = torch.empty(num_rows, num_columns, dtype=x.dtype)
     call = _Call(
         x.data_ptr(),
@@ -93,6 +102,7 @@ def multiply(
         _SCALES[parts[0].scales.dtype],
         torch.get_num_threads() if num_columns * x.numel() >= 2 * WORTH_THREADS else 1,
         max_lanes,
+        has_amx,
     )
     op = "penstock_multiply_int8" if _has_int8_inputs(parts[0]) else "penstock_multiply_quantized"
     run(op, call, x, rows, its_parts, parts, bias, output)
@@ -103,10 +113,12 @@ def _has_int8_inputs(matrix: Quantized) -> bool:
     return isinstance(matrix, IntGroups) and matrix.int8_inputs
 
 
-def _memory(matrix: Quantized, num_rows: int) -> tuple[int, torch.Tensor]:
+def _memory(matrix: Quantized, num_rows: int, has_amx: bool) -> tuple[int, torch.Tensor]:
     """`padded_len` of src/quantized.h and what `rows` points to."""
     if not isinstance(matrix, IntGroups) or not matrix.int8_inputs:
         padded = -(-matrix.in_features // _STEP) * _STEP
+        # Rows of 16 bits take half of it, and with those of the last tile they are there once more.
+        num_rows += _SIDE // 2 if has_amx else 0
         return padded, torch.empty(num_rows, padded, dtype=torch.float32)
     num_bytes = -(-_num_blocks(matrix) // 4) * _FOUR_BLOCKS
     # One row more, for what is the same in all.
@@ -191,7 +203,7 @@ def _multiply(
     """Parts of one kind as one product, others one by one."""
     alike = tuple(part for part in parts if not isinstance(part, torch.Tensor))
     if len(alike) == len(parts) and len({part.kind for part in alike}) == 1:
-        return multiply(x, alike, bias)
+        return multiply(x, alike, bias, is_tiled=not invariant)
     if isinstance(parts[0], torch.Tensor) and len(parts) == 1:
         return multiply_floats(x, (parts[0],), bias, invariant)
     biases = [None] * len(parts) if bias is None else torch.split(bias, [part.shape[0] for part in parts])

@@ -21,8 +21,7 @@ static const float zeros[4];
 #if __GNUC__ >= 10 /* older ones do not know the instruction */
 #define WITH_PAIRS
 #endif
-#if __GNUC__ >= 11 && defined(__linux__) && defined(__x86_64__)
-#define WITH_AMX
+#ifdef WITH_AMX
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -2,6 +2,8 @@
 #ifndef PENSTOCK_LINEAR_H
 #define PENSTOCK_LINEAR_H
 
+#include "amx.h"
+
 #include <stdint.h>
 
 /* Some columns of the output, whose weights lie together. Strides count numbers. Mirrored in linear.py, as is Linear. */
@@ -30,9 +32,7 @@ typedef struct {
     void *packed; /* memory for x as the processor's tiles take it, whole tiles of rows; or none, and none are used */
 } Linear;
 
-/* Rows of a tile of the processor; and those of whole tiles, but that few rows are a narrow one. */
-enum { SIDE = 16 };
-
+/* Rows of x in whole tiles of the processor, but that few rows are a narrow one. */
 static inline int64_t packed_rows(int64_t num_rows) {
     return num_rows < SIDE ? num_rows : (num_rows + SIDE - 1) / SIDE * SIDE;
 }

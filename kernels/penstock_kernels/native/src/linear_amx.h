@@ -4,19 +4,12 @@
    inputs of up to 16 rows side by side. Every product of a row and a column is one chain over `len`, so that a row's result
    has the same bits however many rows are multiplied. */
 
-/* Inputs of a tile, and bytes of a row of it; inputs of 32 columns that are in the first cache at a time; rows whose sums
-   are kept meanwhile; and how far ahead weights are fetched for few rows. */
-enum { DEPTH = 32, TILE_ROW = 64, AMX_INPUTS = 512, AMX_ROWS = 256, AHEAD = 1024 };
-enum { TILE_SUMS = SIDE * SIDE };
+/* Inputs of 32 columns that are in the first cache at a time; rows whose sums are kept meanwhile; and how far ahead weights
+   are fetched for few rows. */
+enum { AMX_INPUTS = 512, AMX_ROWS = 256, AHEAD = 1024 };
 
-#define AMX __attribute__((target(AVX512 ",avx512bf16,amx-tile,amx-bf16")))
+#define AMX __attribute__((target(AVX512 "," AMX_TARGET)))
 #define AMX_INLINE static inline __attribute__((always_inline)) AMX
-
-typedef struct {
-    uint8_t palette, start, unused[14];
-    uint16_t row_bytes[16];
-    uint8_t num_rows[16];
-} TileConfig;
 
 /* Rows side by side in a tile of x. */
 static int tiled_rows(const Linear *call) {
@@ -25,17 +18,6 @@ static int tiled_rows(const Linear *call) {
 
 static int64_t num_row_tiles(const Linear *call) {
     return (call->num_rows + SIDE - 1) / SIDE;
-}
-
-/* Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 rows. */
-static AMX void configure_tiles(const Linear *call) {
-    TileConfig config = {.palette = 1};
-    const int row_bytes = 4 * tiled_rows(call);
-    for (int i = 0; i < 8; i++) {
-        config.num_rows[i] = SIDE;
-        config.row_bytes[i] = (uint16_t)(i == 4 || i == 5 ? TILE_ROW : row_bytes);
-    }
-    _tile_loadconfig(&config);
 }
 
 /* Rows `SIDE * number ..` in the order of tiles; rows that are not there are zero. */
@@ -138,7 +120,7 @@ AMX_INLINE void multiply_amx_tiles(
 /* Columns that do not fill a tile are multiplied in vectors. */
 static AMX void multiply_amx(const Linear *call, const Part *part, int64_t from, int64_t until) {
     const int64_t whole = until - (until - from) % SIDE, num_tiles = num_row_tiles(call);
-    configure_tiles(call);
+    configure_tiles(tiled_rows(call), 1 << 4 | 1 << 5); /* tiles 6 and 7 are rows */
     if (num_tiles <= 2) multiply_amx_tiles(call, part, 0, num_tiles, from, whole, 1);
     else
         for (int64_t tile = 0; tile < num_tiles; tile += AMX_ROWS / SIDE) {

@@ -3,6 +3,7 @@
    A code becomes the 32-bit float that its scale makes of it, in registers; nothing is rounded again. For up to four rows
    the weights are multiplied as they are expanded; for more, some inputs of four columns are expanded once for 64 rows. */
 
+#include "amx.h"
 #include "quantized.h"
 
 /* Rows that share expanded weights, and inputs that are expanded at once. */
@@ -61,13 +62,14 @@ static void expand_others(const Quantized *call, const Part *part, int64_t colum
 typedef struct {
     void (*prepare)(const Quantized *, int row);
     void (*multiply)(const Quantized *, const Part *, int64_t from, int64_t until);
+    void (*pack)(const Quantized *, int number); /* 16 prepared rows, where they are in tiles */
 } Variant;
 
 #if defined(__x86_64__) && defined(WITH_PAIRS)
-/* Whether the processor multiplies pairs of 16-bit floats, and codes less their zero are such floats in whole steps,
-   which nothing is added to. */
-static int can_pair(const Quantized *call) {
-    if (call->dtype != BFLOAT16 || call->max_lanes != 0 || kind_of(call) == OTHERS || !has_steps(call, 32)) return 0;
+/* Whether the processor multiplies pairs of 16-bit floats, and codes less their zero are such floats in steps of so many
+   bytes, which nothing is added to. */
+static int can_pair(const Quantized *call, int num_bytes) {
+    if (call->dtype != BFLOAT16 || call->max_lanes != 0 || kind_of(call) == OTHERS || !has_steps(call, num_bytes)) return 0;
     if (call->parts->offsets) return 0;
     for (const Part *part = call->parts; part < call->parts + call->num_parts && call->kind == ENTRIES_4; part++)
         for (int code = 0; code < 16; code++)
@@ -78,16 +80,19 @@ static int can_pair(const Quantized *call) {
 
 static Variant variant(const Quantized *call) {
 #if defined(__x86_64__) && defined(WITH_PAIRS)
-    if (can_pair(call)) return (Variant){prepare_pairs, multiply_pairs};
+#ifdef WITH_AMX
+    if (call->has_amx && can_pair(call, is_packed(call->kind) ? 16 : 32)) return (Variant){prepare_amx, multiply_amx, pack_amx};
+#endif
+    if (can_pair(call, 32)) return (Variant){prepare_pairs, multiply_pairs, 0};
 #endif
     int lanes = lanes_with_words(call->max_lanes);
     while (lanes > 4 && !has_steps(call, lanes)) lanes /= 2;
     switch (lanes) {
 #if defined(__x86_64__)
-    case 16: return (Variant){prepare_16, multiply_16};
-    case 8: return (Variant){prepare_8, multiply_8};
+    case 16: return (Variant){prepare_16, multiply_16, 0};
+    case 8: return (Variant){prepare_8, multiply_8, 0};
 #endif
-    default: return (Variant){prepare_4, multiply_4};
+    default: return (Variant){prepare_4, multiply_4, 0};
     }
 }
 
@@ -98,6 +103,10 @@ int penstock_multiply_quantized(const Quantized *call) {
     {
 #pragma omp for
         for (int row = 0; row < call->num_rows; row++) with.prepare(call, row);
+        if (with.pack) {
+#pragma omp for
+            for (int number = 0; number < (call->num_rows + SIDE - 1) / SIDE; number++) with.pack(call, number);
+        }
         const Part *part;
         int64_t number;
         while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = part_of(call, &number))) {

@@ -55,6 +55,7 @@ typedef struct {
     int32_t scale_dtype;
     int32_t num_threads;
     int32_t max_lanes; /* numbers in the widest vector to use; 0: any */
+    int32_t has_amx; /* many rows are multiplied in tiles where codes can be; memory for x is for whole tiles of it, too */
 } Quantized;
 
 /* Columns that a thread takes at a time. */

@@ -410,3 +410,7 @@ static TARGET void NAME(multiply)(const Quantized *call, const Part *part, int64
     default: return NAME(multiply_range)(call, part, from, until, OTHERS);
     }
 }
+
+#if defined(PAIRS) && defined(WITH_AMX)
+#include "quantized_amx.h"
+#endif

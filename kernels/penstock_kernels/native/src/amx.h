@@ -1,0 +1,37 @@
+/* The processor's tiles (AMX): eight of them, of up to 16 rows of 64 bytes. A product of two adds to a third what 16 rows of
+   32 numbers of 16 bits and 16 others make of each other. */
+#ifndef PENSTOCK_AMX_H
+#define PENSTOCK_AMX_H
+
+#include <stdint.h>
+
+#if __GNUC__ >= 11 && defined(__linux__) && defined(__x86_64__)
+#define WITH_AMX
+#include <immintrin.h>
+#endif
+
+/* Rows of a tile, numbers of 16 bits in a row of it, the bytes of those, and numbers of 32 bits in a tile of sums. */
+enum { SIDE = 16, DEPTH = 32, TILE_ROW = 64, TILE_SUMS = SIDE * SIDE };
+
+#ifdef WITH_AMX
+#define AMX_TARGET "avx512bf16,amx-tile,amx-bf16"
+
+typedef struct {
+    uint8_t palette, start, unused[14];
+    uint16_t row_bytes[16];
+    uint8_t num_rows[16];
+} TileConfig;
+
+/* For sums of 16 columns and up to 16 rows of x in tiles 0 to 3. Of the others, those in the bits `weights` have weights, and
+   the rest rows of x, pairs of numbers side by side. */
+static inline __attribute__((target("amx-tile"))) void configure_tiles(int num_rows, unsigned weights) {
+    TileConfig config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.num_rows[i] = SIDE;
+        config.row_bytes[i] = (uint16_t)(weights >> i & 1 ? TILE_ROW : 4 * num_rows);
+    }
+    _tile_loadconfig(&config);
+}
+#endif
+
+#endif
