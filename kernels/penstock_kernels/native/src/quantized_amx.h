@@ -91,52 +91,61 @@ AMX_INLINE void expand_tiles(
     }
 }
 
-/* Tiles of rows, 1 to 4 and a constant, `x_behind` numbers behind each other, by a chunk; added to their sums. */
-AMX_INLINE void add_some_tiles(const uint16_t *x, int64_t x_behind, const TileChunk *chunk, float *sums, const int num_tiles) {
-    float products[4 * TILE_SUMS] __attribute__((aligned(64)));
-    for (int s = 0, step = 0; s < chunk->num_segments; s++) {
-        _tile_zero(0);
-        if (num_tiles > 1) _tile_zero(1);
-        if (num_tiles > 2) _tile_zero(2);
-        if (num_tiles > 3) _tile_zero(3);
-        for (; step < chunk->ends[s]; step++) {
-            const uint16_t *rows = x + step * SIDE * DEPTH;
-            _tile_loadd(4, chunk->tiles[step], TILE_ROW);
-            _tile_loadd(5, rows, TILE_ROW);
-            _tile_dpbf16ps(0, 4, 5);
-            if (num_tiles > 1) {
-                _tile_loadd(6, rows + x_behind, TILE_ROW);
-                _tile_dpbf16ps(1, 4, 6);
-            }
-            if (num_tiles > 2) {
-                _tile_loadd(7, rows + 2 * x_behind, TILE_ROW);
-                _tile_dpbf16ps(2, 4, 7);
-            }
-            if (num_tiles > 3) {
-                _tile_loadd(5, rows + 3 * x_behind, TILE_ROW);
-                _tile_dpbf16ps(3, 4, 5);
-            }
-        }
-        _tile_stored(0, products, TILE_ROW);
-        if (num_tiles > 1) _tile_stored(1, products + TILE_SUMS, TILE_ROW);
-        if (num_tiles > 2) _tile_stored(2, products + 2 * TILE_SUMS, TILE_ROW);
-        if (num_tiles > 3) _tile_stored(3, products + 3 * TILE_SUMS, TILE_ROW);
-        for (int i = 0; i < num_tiles * TILE_SUMS; i += LANES) {
-            const vec sum = NAME(load)(sums + i), product = NAME(load)(products + i);
-            NAME(store)(sums + i, NAME(add_scaled)(sum, product, chunk->scales[s][i / LANES % SIDE]));
-        }
+/* Adds the products of a tile of rows and one of columns, times the scales of the columns, to their sums. */
+AMX_INLINE void add_scaled_tile(const float *products, const float *scales, float *sums) {
+    for (int c = 0; c < SIDE; c++) {
+        const vec sum = NAME(load)(sums + c * SIDE), product = NAME(load)(products + c * SIDE);
+        NAME(store)(sums + c * SIDE, NAME(add_scaled)(sum, product, scales[c]));
     }
 }
 
-/* Compiled once for all kinds of codes. */
-static __attribute__((noinline)) AMX void add_tiles(
-    const uint16_t *x, int64_t x_behind, const TileChunk *chunk, float *sums, int64_t num_tiles
+/* One or two tiles of rows by one or two chunks of columns, added to their sums; how many are constants. `x` and `sums` of the
+   second rows are `x_behind` and TILE_SUMS numbers behind the first, the sums of the second columns `sums_behind`. */
+AMX_INLINE void add_block(
+    const uint16_t *x, int64_t x_behind, const TileChunk *chunks, float *sums, int64_t sums_behind, const int has_columns, const int has_rows
 ) {
-    for (; num_tiles >= 4; num_tiles -= 4, x += 4 * x_behind, sums += 4 * TILE_SUMS)
-        add_some_tiles(x, x_behind, chunk, sums, 4);
-    if (num_tiles == 3) add_some_tiles(x, x_behind, chunk, sums, 3);
-    if (num_tiles == 2) add_some_tiles(x, x_behind, chunk, sums, 2);
-    if (num_tiles == 1) add_some_tiles(x, x_behind, chunk, sums, 1);
+    float products[4 * TILE_SUMS] __attribute__((aligned(64)));
+    for (int s = 0, step = 0; s < chunks->num_segments; s++) {
+        _tile_zero(0);
+        if (has_rows) _tile_zero(1);
+        if (has_columns) _tile_zero(2);
+        if (has_rows && has_columns) _tile_zero(3);
+        for (; step < chunks->ends[s]; step++) {
+            const uint16_t *rows = x + step * SIDE * DEPTH;
+            _tile_loadd(6, rows, TILE_ROW);
+            _tile_loadd(4, chunks[0].tiles[step], TILE_ROW);
+            _tile_dpbf16ps(0, 4, 6);
+            if (has_rows) {
+                _tile_loadd(7, rows + x_behind, TILE_ROW);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if (has_columns) {
+                _tile_loadd(5, chunks[1].tiles[step], TILE_ROW);
+                _tile_dpbf16ps(2, 5, 6);
+                if (has_rows) _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+        _tile_stored(0, products, TILE_ROW);
+        if (has_rows) _tile_stored(1, products + TILE_SUMS, TILE_ROW);
+        if (has_columns) _tile_stored(2, products + 2 * TILE_SUMS, TILE_ROW);
+        if (has_rows && has_columns) _tile_stored(3, products + 3 * TILE_SUMS, TILE_ROW);
+        for (int c = 0; c <= has_columns; c++)
+            for (int r = 0; r <= has_rows; r++)
+                add_scaled_tile(products + (2 * c + r) * TILE_SUMS, chunks[c].scales[s], sums + c * sums_behind + r * TILE_SUMS);
+    }
+}
+
+/* All tiles of rows by one or two chunks. Compiled once for all kinds of codes. */
+static __attribute__((noinline)) AMX void add_tiles(
+    const uint16_t *x, int64_t x_behind, const TileChunk *chunks, int has_columns, float *sums, int64_t num_tiles
+) {
+    const int64_t sums_behind = num_tiles * TILE_SUMS;
+    for (; num_tiles >= 2; num_tiles -= 2, x += 2 * x_behind, sums += 2 * TILE_SUMS) {
+        if (has_columns) add_block(x, x_behind, chunks, sums, sums_behind, 1, 1);
+        else add_block(x, x_behind, chunks, sums, sums_behind, 0, 1);
+    }
+    if (num_tiles && has_columns) add_block(x, x_behind, chunks, sums, sums_behind, 1, 0);
+    else if (num_tiles) add_block(x, x_behind, chunks, sums, sums_behind, 0, 0);
 }
 
 /* The results of up to 16 rows and 16 columns, which are the rows of the sums. */
@@ -148,34 +157,39 @@ static void write_amx(const Quantized *call, int64_t row, int64_t column, const 
     }
 }
 
-/* Up to 16 columns by all rows. */
+/* Up to 32 columns by all rows: sums have the rows of 16 columns, then those of the others. */
 AMX_INLINE void multiply_amx_columns(
-    const Quantized *call, const Part *part, int64_t column, int num_columns, TileChunk *chunk, const int kind
+    const Quantized *call, const Part *part, int64_t column, int num_columns, TileChunk *chunks, const int kind
 ) {
     const int64_t x_behind = SIDE * call->padded_len;
-    float sums[AMX_ROWS * SIDE] __attribute__((aligned(64)));
+    const int has_columns = num_columns > SIDE;
+    float sums[2 * AMX_ROWS * SIDE] __attribute__((aligned(64)));
     for (int64_t tile = 0; tile < num_row_tiles(call); tile += AMX_ROWS / SIDE) {
         const int64_t num_tiles = least(AMX_ROWS / SIDE, num_row_tiles(call) - tile);
         const uint16_t *x = packed_rows(call) + tile * x_behind;
-        memset(sums, 0, sizeof(float) * num_tiles * TILE_SUMS);
+        memset(sums, 0, sizeof(float) * num_tiles * TILE_SUMS * (1 + has_columns));
         for (int64_t from = 0; from < call->len; from += CHUNK) {
-            expand_tiles(call, part, column, num_columns, from, chunk, kind);
-            add_tiles(x + from * SIDE, x_behind, chunk, sums, num_tiles);
+            for (int c = 0; c < num_columns; c += SIDE)
+                expand_tiles(call, part, column + c, (int)least(SIDE, num_columns - c), from, chunks + c / SIDE, kind);
+            add_tiles(x + from * SIDE, x_behind, chunks, has_columns, sums, num_tiles);
         }
-        for (int64_t i = 0; i < num_tiles; i++)
-            write_amx(call, (tile + i) * SIDE, part->first + column, sums + i * TILE_SUMS, num_columns);
+        for (int c = 0; c < num_columns; c += SIDE)
+            for (int64_t i = 0; i < num_tiles; i++) {
+                const float *its = sums + (c / SIDE * num_tiles + i) * TILE_SUMS;
+                write_amx(call, (tile + i) * SIDE, part->first + column + c, its, (int)least(SIDE, num_columns - c));
+            }
     }
 }
 
 AMX_INLINE void multiply_amx_range(const Quantized *call, const Part *part, int64_t from, int64_t until, const int kind) {
-    TileChunk chunk;
-    if (until - from < SIDE) memset(&chunk, 0, sizeof chunk); /* of columns that are not there */
-    for (; from < until; from += SIDE)
-        multiply_amx_columns(call, part, from, (int)least(SIDE, until - from), &chunk, kind);
+    TileChunk chunks[2];
+    if (until - from < 2 * SIDE) memset(chunks, 0, sizeof chunks); /* of columns that are not there */
+    for (; from < until; from += 2 * SIDE)
+        multiply_amx_columns(call, part, from, (int)least(2 * SIDE, until - from), chunks, kind);
 }
 
 static AMX void multiply_amx(const Quantized *call, const Part *part, int64_t from, int64_t until) {
-    configure_tiles(SIDE, 1 << 4); /* tiles 5 to 7 are rows */
+    configure_tiles(SIDE, 1 << 4 | 1 << 5); /* tiles 6 and 7 are rows */
     switch (call->kind) {
     case CODES_4: multiply_amx_range(call, part, from, until, CODES_4); break;
     case CODES_8: multiply_amx_range(call, part, from, until, CODES_8); break;
