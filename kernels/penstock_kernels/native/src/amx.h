@@ -13,6 +13,16 @@
 /* Rows of a tile, numbers of 16 bits in a row of it, the bytes of those, and numbers of 32 bits in a tile of sums. */
 enum { SIDE = 16, DEPTH = 32, TILE_ROW = 64, TILE_SUMS = SIDE * SIDE };
 
+/* Rows of 16-bit numbers as a tile of some inputs after the other, pairs of numbers of all rows side by side: `side` of them,
+   of which those from `num_rows` on are zero. `stride` and `len` count numbers. */
+static inline void pack_rows(const uint16_t *x, int64_t stride, int64_t len, int64_t num_rows, int side, void *packed) {
+    uint32_t *to = packed;
+    for (int r = 0; r < side; r++) {
+        const uint32_t *from = (const uint32_t *)(x + r * stride);
+        for (int64_t pair = 0; pair < len / 2; pair++) to[pair * side + r] = r < num_rows ? from[pair] : 0;
+    }
+}
+
 #ifdef WITH_AMX
 #define AMX_TARGET "avx512bf16,amx-tile,amx-bf16"
 

@@ -119,7 +119,7 @@ void multiply_all(const Linear *calls, int64_t num_calls) {
 #ifdef WITH_AMX
         for (const Linear *call = calls; call < calls + num_calls && call->packed; call++) {
 #pragma omp for nowait
-            for (int64_t tile = 0; tile < num_row_tiles(call); tile++) pack_rows(call, tile);
+            for (int64_t tile = 0; tile < num_row_tiles(call); tile++) pack_row_tile(call, tile);
         }
 #pragma omp barrier
 #endif

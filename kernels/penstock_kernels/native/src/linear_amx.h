@@ -20,15 +20,11 @@ static int64_t num_row_tiles(const Linear *call) {
     return (call->num_rows + SIDE - 1) / SIDE;
 }
 
-/* Rows `SIDE * number ..` in the order of tiles; rows that are not there are zero. */
-static void pack_rows(const Linear *call, int64_t number) {
-    const int side = tiled_rows(call);
-    uint32_t *to = (uint32_t *)call->packed + number * SIDE * call->len / 2;
-    for (int r = 0; r < side; r++) {
-        const int64_t row = number * SIDE + r;
-        const uint32_t *from = (const uint32_t *)((const uint16_t *)call->x + row * call->x_stride);
-        for (int64_t pair = 0; pair < call->len / 2; pair++) to[pair * side + r] = row < call->num_rows ? from[pair] : 0;
-    }
+/* Rows `SIDE * number ..` in the order of tiles. */
+static void pack_row_tile(const Linear *call, int64_t number) {
+    const uint16_t *x = (const uint16_t *)call->x + number * SIDE * call->x_stride;
+    uint16_t *to = (uint16_t *)call->packed + number * SIDE * call->len;
+    pack_rows(x, call->x_stride, call->len, call->num_rows - number * SIDE, tiled_rows(call), to);
 }
 
 /* Some inputs of 16 or 32 columns by up to 16 or 32 rows, added to sums; which of them, and `is_fetching`, are constants.

@@ -41,15 +41,11 @@ static void prepare_amx(const Quantized *call, int row) {
     }
 }
 
-/* Rows `SIDE * number ..` in the order of tiles, pairs of inputs of all of them side by side; rows that are not there are
-   zero. */
+/* Rows `SIDE * number ..` in the order of tiles. */
 static void pack_amx(const Quantized *call, int number) {
-    uint32_t *to = (uint32_t *)(packed_rows(call) + number * SIDE * call->padded_len);
-    for (int r = 0; r < SIDE; r++) {
-        const int64_t row = (int64_t)number * SIDE + r;
-        const uint32_t *from = (const uint32_t *)((const uint16_t *)call->rows + row * call->padded_len);
-        for (int64_t pair = 0; pair < call->padded_len / 2; pair++) to[pair * SIDE + r] = row < call->num_rows ? from[pair] : 0;
-    }
+    const int64_t first = (int64_t)number * SIDE * call->padded_len;
+    const uint16_t *x = (const uint16_t *)call->rows + first;
+    pack_rows(x, call->padded_len, call->padded_len, call->num_rows - number * SIDE, SIDE, packed_rows(call) + first);
 }
 
 /* The numbers of a step. */
