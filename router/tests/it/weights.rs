@@ -5,33 +5,30 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use penstock_router::engine::condition::{Condition, ConditionRecord, NewWeights, SleepLevel, Wanted};
-use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
-use penstock_router::engine::{ChangeError, Engine, EngineFacts, engine_loop};
+use penstock_router::engine::generation::{EngineHandle, EngineStatus};
+use penstock_router::engine::{ChangeError, Engine, engine_loop};
 use penstock_router::http::auth::ApiKeys;
-use penstock_scheduler::{EventKind, Failure, NewRequest, SamplingParams, SchedulerConfig};
+use penstock_scheduler::{EventKind, Failure, SchedulerConfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use crate::support::fake_engine::{FakeControl, FakeEngine, endless_facts, expected_tokens};
+use crate::support::generations::{greedy, read};
 use crate::support::ignore::Ignore;
 use crate::support::server::{Server, facts, limits};
 
 const PROMPT: [u32; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
 
-fn endless() -> EngineFacts {
-    EngineFacts { eos_token_ids: Vec::new(), ..small_facts() }
-}
-
 fn spawn(num_replicas: usize, record: ConditionRecord) -> (EngineHandle, Vec<FakeControl>) {
     let wanted = Wanted::new(record, true);
     let (mut engines, mut controls) = (Vec::new(), Vec::new());
     for _ in 0..num_replicas {
-        let (mut engine, control) = FakeEngine::gated(endless());
+        let (mut engine, control) = FakeEngine::gated(endless_facts());
         engine.wanted = wanted.clone();
         engines.push(Box::new(engine) as Box<dyn Engine>);
         controls.push(control);
     }
-    let config = SchedulerConfig::new(endless().capacity(), 128);
+    let config = SchedulerConfig::new(endless_facts().capacity(), 128);
     (engine_loop::spawn(engines, &config, wanted, Ignore), controls)
 }
 
@@ -40,32 +37,8 @@ fn weights(version: &str) -> NewWeights {
     NewWeights { folder: "/weights".into(), version, files }
 }
 
-fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
-    NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
-}
-
-fn allow(control: &FakeControl, steps: usize) {
-    control.gate.as_ref().expect("gated").add_permits(steps);
-}
-
-fn admitted(control: &FakeControl) -> usize {
-    control.plans.lock().expect("not poisoned").iter().map(|plan| plan.admitted.len()).sum()
-}
-
-async fn read(generation: &mut Generation, count: usize) -> Vec<u32> {
-    let mut ids = Vec::new();
-    while ids.len() < count {
-        match generation.next().await.expect("an end is always announced") {
-            EventKind::Token(token, _) => ids.push(token.id),
-            EventKind::Failed(failure) => panic!("{failure}"),
-            _ => {}
-        }
-    }
-    ids
-}
-
 async fn cached_of(engine: &EngineHandle, prompt: &[u32]) -> u32 {
-    let mut generation = engine.submit(request(prompt, 1)).await.expect("it is taken");
+    let mut generation = engine.submit(greedy(prompt, 1)).await.expect("it is taken");
     let Some(EventKind::Admitted { cached_tokens, .. }) = generation.next().await else { panic!("refused") };
     read(&mut generation, 1).await;
     cached_tokens
@@ -79,17 +52,17 @@ fn replacing(engine: &EngineHandle, aborts: bool) -> tokio::task::JoinHandle<Res
 #[tokio::test(start_paused = true)]
 async fn what_runs_is_computed_again_and_nothing_of_before_is_found_in_the_cache() {
     let (engine, controls) = spawn(1, ConditionRecord::default());
-    let mut first = engine.submit(request(&PROMPT, 12)).await.unwrap();
-    allow(&controls[0], 4);
+    let mut first = engine.submit(greedy(&PROMPT, 12)).await.unwrap();
+    controls[0].allow(4);
     let mut found = read(&mut first, 3).await;
     let replaced = replacing(&engine, false);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!replaced.is_finished(), "plans are in flight");
-    allow(&controls[0], 10_000);
+    controls[0].allow(10_000);
     let condition = replaced.await.unwrap().unwrap();
     assert_eq!((condition.weights_number(), condition.sleep_level()), (1, 0));
     found.extend(read(&mut first, 9).await);
-    assert_eq!(found, expected_tokens(&PROMPT, 0, 12, &endless()));
+    assert_eq!(found, expected_tokens(&PROMPT, 0, 12, &endless_facts()));
     let admits: Vec<_> = {
         let plans = controls[0].plans.lock().unwrap();
         plans.iter().flat_map(|plan| &plan.admitted).map(|it| it.tokens.len()).collect()
@@ -107,19 +80,19 @@ async fn what_runs_is_computed_again_and_nothing_of_before_is_found_in_the_cache
 #[tokio::test(start_paused = true)]
 async fn what_has_begun_can_be_aborted_and_what_waits_goes_on() {
     let (engine, controls) = spawn(1, ConditionRecord::default());
-    let num_slots = endless().num_slots as usize;
+    let num_slots = endless_facts().num_slots as usize;
     let mut running = Vec::new();
     for seed in 0..num_slots as u32 {
-        running.push(engine.submit(request(&[seed + 1, 2], 20)).await.unwrap());
+        running.push(engine.submit(greedy(&[seed + 1, 2], 20)).await.unwrap());
     }
     // The first ones are in plans before the last ones arrive.
-    allow(&controls[0], 8);
+    controls[0].allow(8);
     for generation in &mut running {
         read(generation, 1).await;
     }
-    let mut waiting = engine.submit(request(&[9, 9], 3)).await.unwrap();
+    let mut waiting = engine.submit(greedy(&[9, 9], 3)).await.unwrap();
     let replaced = replacing(&engine, true);
-    allow(&controls[0], 10_000);
+    controls[0].allow(10_000);
     replaced.await.unwrap().unwrap();
     for generation in &mut running {
         let end = loop {
@@ -131,7 +104,7 @@ async fn what_has_begun_can_be_aborted_and_what_waits_goes_on() {
         };
         assert_eq!(end, Failure::WeightsReplaced);
     }
-    assert_eq!(read(&mut waiting, 3).await, expected_tokens(&[9, 9], 0, 3, &endless()));
+    assert_eq!(read(&mut waiting, 3).await, expected_tokens(&[9, 9], 0, 3, &endless_facts()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,23 +113,23 @@ async fn no_replica_begins_before_all_have_the_weights() {
     let mut both = Vec::new();
     for first in [1, 60] {
         let prompt: Vec<u32> = PROMPT.iter().map(|id| id + first).collect();
-        both.push((engine.submit(request(&prompt, 8)).await.unwrap(), prompt));
+        both.push((engine.submit(greedy(&prompt, 8)).await.unwrap(), prompt));
     }
-    controls.iter().for_each(|control| allow(control, 2));
+    controls.iter().for_each(|control| control.allow(2));
     for (generation, _) in &mut both {
         read(generation, 1).await;
     }
-    assert_eq!(controls.iter().map(admitted).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(controls.iter().map(FakeControl::num_admitted).collect::<Vec<_>>(), [1, 1]);
     let replaced = replacing(&engine, false);
     tokio::time::sleep(Duration::from_millis(200)).await;
-    allow(&controls[0], 10_000);
+    controls[0].allow(10_000);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(engine.status(), EngineStatus::Ready, "none has changed while the other computes");
     controls[1].break_with("killed");
-    allow(&controls[1], 10_000);
+    controls[1].allow(10_000);
     replaced.await.unwrap().unwrap();
     for (generation, prompt) in &mut both {
-        let expected = expected_tokens(prompt, 0, 8, &endless());
+        let expected = expected_tokens(prompt, 0, 8, &endless_facts());
         assert_eq!(read(generation, 7).await, expected[1..], "also that of the replica that was lost");
     }
     controls[1].come_back();
@@ -165,13 +138,13 @@ async fn no_replica_begins_before_all_have_the_weights() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_cannot_read_them_takes_all_back() {
     let (engine, controls) = spawn(2, ConditionRecord::default());
-    controls.iter().for_each(|control| allow(control, 10_000));
+    controls.iter().for_each(|control| control.allow(10_000));
     *controls[1].refuses.lock().unwrap() = Some("a file is cut off".to_owned());
     let refused = engine.replace_weights(weights("a"), false).await;
     assert_eq!(refused, Err(ChangeError::Refused("a file is cut off".to_owned())));
     assert_eq!(engine.wanted().get(), Condition::default());
-    let mut generation = engine.submit(request(&PROMPT, 3)).await.unwrap();
-    assert_eq!(read(&mut generation, 3).await, expected_tokens(&PROMPT, 0, 3, &endless()));
+    let mut generation = engine.submit(greedy(&PROMPT, 3)).await.unwrap();
+    assert_eq!(read(&mut generation, 3).await, expected_tokens(&PROMPT, 0, 3, &endless_facts()));
     *controls[1].refuses.lock().unwrap() = None;
     assert_eq!(engine.replace_weights(weights("a"), false).await.unwrap().weights_number(), 2);
 }
