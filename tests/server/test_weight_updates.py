@@ -1,6 +1,7 @@
 """Weights of another folder in the place of those in use: what shard processes compute then, and what they refuse."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -152,12 +153,18 @@ def test_other_models_and_broken_folders_are_refused(
     (tmp_path / "json" / "config.json").write_text("[")
     cut_off(folders["a"], tmp_path / "cut")
     (tmp_path / "empty").mkdir()
+    for file in ("config.json", "model.safetensors"):
+        pipe = shutil.copytree(folders["a"], tmp_path / f"{file} as a pipe") / file
+        pipe.unlink()
+        os.mkfifo(pipe)
     for name, message in {
         "layers": "config.json: layers is ",
         "eps": "config.json: norm is ",
         "type": "config.json: model_type is qwen2, and llama of the weights in use",
         "json": "not valid JSON",
         "cut": "truncated inside tensor",
+        "config.json as a pipe": "config.json: it is not a regular file",
+        "model.safetensors as a pipe": "model.safetensors: it is not a regular file",
         "empty": "config.json",
         "none": "no such folder",
     }.items():

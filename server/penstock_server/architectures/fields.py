@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock_server.architectures.family import Fact, Number
 from penstock_server.base.errors import StartError
+from penstock_server.base.regular_file import open_regular
 
 # No real model comes near; the product of two still fits into 64 bits.
 _MAX_SIZE = 2**26
@@ -96,7 +97,8 @@ class Fields:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a model folder, or a StartError that names it."""
     try:
-        raw = json.loads(path.read_bytes())
+        with open_regular(path) as stream:
+            raw = json.loads(stream.read())
     except OSError as error:
         raise StartError(
             f"{path}: {error.strerror}; --model-id needs a complete Hugging Face folder"

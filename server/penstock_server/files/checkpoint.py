@@ -5,6 +5,7 @@ Pure Python, so that a broken download is refused before torch is imported, with
 
 import json
 import math
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from penstock_server.architectures.fields import read_json
 from penstock_server.base.errors import StartError
+from penstock_server.base.regular_file import open_regular
 from penstock_server.files.missing_weights import no_weights
 
 # Bytes per element of the types a weight may have; others are refused when a weight needs them.
@@ -136,8 +138,8 @@ def _indexed_files(index: Path) -> list[Path]:
 
 def read_header(file: Path) -> dict[str, Entry]:
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
+            size = os.fstat(stream.fileno()).st_size
             prefix = stream.read(8)
             header_len = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
             if not 2 <= header_len <= min(size - 8, _MAX_HEADER_BYTES):

@@ -6,11 +6,11 @@ Pickles are refused: to read one is to run it.
 import hashlib
 import json
 import os
-import stat
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock_server.base.errors import AdapterRefused, StartError
+from penstock_server.base.regular_file import open_regular
 from penstock_server.files.adapter.config import AdapterConfig, parse_config
 from penstock_server.files.checkpoint import LOADABLE_DTYPES, Entry, read_header
 
@@ -64,22 +64,13 @@ def open_adapter(path: Path) -> AdapterFolder:
 
 def _read(file: Path, max_bytes: int) -> bytes:
     try:
-        with open(file, "rb", opener=_without_waiting) as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise AdapterRefused(f"{file}: it is not a regular file")
-            if status.st_size > max_bytes:
-                raise AdapterRefused(
-                    f"{file}: {status.st_size} bytes are more than the {max_bytes} that are allowed"
-                )
+        with open_regular(file) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > max_bytes:
+                raise AdapterRefused(f"{file}: {size} bytes are more than the {max_bytes} that are allowed")
             return stream.read(max_bytes)
     except OSError as error:
         raise AdapterRefused(f"{file}: {error.strerror}") from None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes to would wait for ever."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _entries(file: Path) -> dict[str, Entry]:
