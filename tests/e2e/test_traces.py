@@ -63,8 +63,10 @@ SETTINGS = [
     # Wide enough that sequences run out of blocks although they give some back; narrow ones hardly ever do.
     Setting("1-shard-windowed-poisoned", "mistral", 1, True, 6, is_poisoned=True, window=96, pool_share=0.12),
     Setting("2-shards-poisoned", "qwen3", 2, True, 6, is_poisoned=True),
-    Setting("1-shard-speculating-poisoned", "llama", 1, True, 6, is_poisoned=True, speculate=4),
-    Setting("2-shards-speculating", "qwen3", 2, True, 3, speculate=3),
+    Setting(
+        "1-shard-speculating-poisoned", "llama", 1, True, 6, is_poisoned=True, speculate=4, pool_share=0.12
+    ),
+    Setting("2-shards-speculating", "qwen3", 2, True, 3, speculate=3, pool_share=0.1),
     Setting(
         "1-shard-draft-model-poisoned",
         "llama",
@@ -74,7 +76,7 @@ SETTINGS = [
         is_poisoned=True,
         speculate=4,
         drafts_itself=True,
-        pool_share=0.15,
+        pool_share=0.1,
     ),
 ]
 

@@ -73,7 +73,7 @@ def make_trace(seed: int) -> Trace:
     stems = [_letters(batch, max(_PROMPT_LENS)) for _ in range(3)]
     is_long = dice.random() < _share_of_long(seed)
     body = {"prompt": _prompt(dice, stems, is_long), **_length(dice, is_long), **_sampling(dice)}
-    body |= _choices(dice, body["max_tokens"]) | _company(dice)
+    body |= _choices(dice, body["max_tokens"]) | _company(dice) | _bias(Random(f"bias {seed}"))
     if dice.random() < 0.75:
         body["logprobs"] = dice.randrange(4)
         body["echo"] = dice.random() < 0.1
@@ -125,6 +125,13 @@ def _sampling(dice: Random) -> dict[str, Any]:
         name = dice.choice(("frequency_penalty", "presence_penalty", "repetition_penalty"))
         sampling[name] = 1.3
     return sampling
+
+
+def _bias(dice: Random) -> dict[str, Any]:
+    """Some can say two letters only: what they said before is often what they say next, and drafts of it are right."""
+    if dice.random() < 0.8:
+        return {}
+    return {"logit_bias": {str(VOCABULARY[letter]): 50 for letter in dice.sample(ALPHABET, 2)}}
 
 
 def _choices(dice: Random, max_tokens: int) -> dict[str, Any]:
@@ -231,11 +238,12 @@ def _output_logprob(trace: Trace, choice: Choice) -> float:
 def _score(trace: Trace, seed: int, index: int, choice: Choice) -> float:
     """What the sampler compared: log probability over temperature, and noise."""
     position = index + (0 if trace.body.get("echo") else len(trace.prompt))
-    logprob, temperature = choice.logprobs[index] or 0.0, float(trace.body["temperature"])
+    token, temperature = VOCABULARY[choice.tokens[index]], float(trace.body["temperature"])
+    score = (choice.logprobs[index] or 0.0) + trace.body.get("logit_bias", {}).get(str(token), 0)
     if temperature == 0:
-        return logprob
+        return score
     noise = gumbel(torch.tensor([seed]), torch.tensor([position]), len(VOCABULARY))
-    return logprob / temperature + float(noise[0, VOCABULARY[choice.tokens[index]]])
+    return score / temperature + float(noise[0, token])
 
 
 def make_batch(first: int) -> list[Trace]:
