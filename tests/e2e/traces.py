@@ -239,7 +239,8 @@ def _score(trace: Trace, seed: int, index: int, choice: Choice) -> float:
     """What the sampler compared: log probability over temperature, and noise."""
     position = index + (0 if trace.body.get("echo") else len(trace.prompt))
     token, temperature = VOCABULARY[choice.tokens[index]], float(trace.body["temperature"])
-    score = (choice.logprobs[index] or 0.0) + trace.body.get("logit_bias", {}).get(str(token), 0)
+    bias = float(trace.body.get("logit_bias", {}).get(str(token), 0))
+    score = (choice.logprobs[index] or 0.0) + bias
     if temperature == 0:
         return score
     noise = gumbel(torch.tensor([seed]), torch.tensor([position]), len(VOCABULARY))
