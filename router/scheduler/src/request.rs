@@ -252,7 +252,7 @@ pub enum Refused {
         limit: usize,
     },
     /// The model sleeps, and requests are not to wake it.
-    #[error("the model sleeps, and requests do not wake it (--wake-on-request): POST /wake_up does")]
+    #[error("the model sleeps, and this request does not wake it (--wake-on-request): POST /wake_up does")]
     Asleep,
     /// It does not fit, not even alone.
     #[error(

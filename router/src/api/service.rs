@@ -16,7 +16,8 @@ use super::table::{dialect_of, router};
 use crate::base::error::Error;
 use crate::http::body::unread::drain;
 use crate::http::errors::{DialectOfPath, write_errors};
-use crate::http::layers::{add_security_headers, internal_error, observe, require_host};
+use crate::http::host::require_host;
+use crate::http::layers::{add_security_headers, internal_error, observe};
 use crate::http::state::AppState;
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(document_text);

@@ -30,7 +30,8 @@ use super::tgi::{self, GenerateRequest, GenerateResponse, StreamResponse};
 use super::tokenize;
 use crate::http::auth::identify;
 use crate::http::errors::ErrorDialect;
-use crate::http::layers::{count, refuse_while_draining, require_host};
+use crate::http::host::require_host;
+use crate::http::layers::{count, refuse_while_draining};
 use crate::http::rate_limit::count_request;
 use crate::http::state::AppState;
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Version, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
@@ -49,17 +49,6 @@ pub async fn add_security_headers(request: Request, next: Next) -> Response {
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
-}
-
-/// Refuses a request without a `Host` header, or with several (RFC 9112). HTTP/1.0 does not know the header, and HTTP/2
-/// has `:authority` in its place.
-pub async fn require_host(request: Request, next: Next) -> Response {
-    let given = request.headers().get_all(header::HOST).iter().count();
-    let may_lack_it = request.version() != Version::HTTP_11;
-    if given == 1 || given == 0 && may_lack_it {
-        return next.run(request).await;
-    }
-    Error::InvalidHost { given }.into_response()
 }
 
 /// Counts the request in the metrics, and its end, however it ends. Handlers take the guard for streams from the

@@ -5,6 +5,7 @@ pub mod auth;
 pub mod body;
 pub mod cors;
 pub(crate) mod errors;
+pub(crate) mod host;
 pub(crate) mod layers;
 pub(crate) mod ndjson;
 pub(crate) mod rate_limit;

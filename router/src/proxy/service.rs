@@ -15,9 +15,8 @@ use crate::base::error::Error;
 use crate::base::shutdown::Shutdown;
 use crate::http::body::unread::drain;
 use crate::http::errors::{DialectOfPath, write_errors};
-use crate::http::layers::{
-    add_security_headers, internal_error, observe, refuse_while_draining, require_host,
-};
+use crate::http::host::require_host;
+use crate::http::layers::{add_security_headers, internal_error, observe, refuse_while_draining};
 use crate::observe::access_log::AccessLog;
 use crate::observe::telemetry::Telemetry;
 

@@ -375,6 +375,19 @@ async fn a_load_that_fails_leaves_everything_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_model_that_sleeps_loads_none() {
+    let root = tempfile::tempdir().unwrap();
+    let mut server = with_root(Server::start(), root.path(), true);
+    server.state.is_model_open = true;
+    assert_eq!(server.post("/sleep", json!({})).await.status, StatusCode::OK);
+    let refused = load(&server, "mine", "new").await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{}", refused.text);
+    assert!(refused.text.contains("/wake_up"), "{}", refused.text);
+    assert_eq!(server.post("/wake_up", json!({})).await.status, StatusCode::OK);
+    assert_eq!(load(&server, "mine", "new").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn only_callers_with_the_right_load_adapters() {
     let root = tempfile::tempdir().unwrap();
     let closed = with_root(Server::start(), root.path(), false);

@@ -25,8 +25,12 @@ async fn talk(server: &Server, head: &str) -> (u16, String) {
 #[tokio::test]
 async fn none_or_two_are_refused_in_the_dialect_of_the_route() {
     let server = Server::start();
-    let message = |given: usize| format!("a request must have exactly one `Host` header. Given: {given}");
-    for (hosts, given) in [("", 0), ("host: a\r\nhost: a\r\n", 2), ("host: a\r\nhost: b\r\n", 2)] {
+    let message = |given: &str| {
+        format!(
+            "a request must have exactly one `Host` header, with a host and perhaps a port. Given: {given}"
+        )
+    };
+    for (hosts, given) in [("", "none"), ("host: a\r\nhost: a\r\n", "2"), ("host: a\r\nhost: b\r\n", "2")] {
         let native = json!({"error": message(given), "error_type": "invalid_host"});
         for start in ["POST /generate", "GET /health", "GET /nothing", "GET /generate"] {
             let (status, body) = talk(&server, &format!("{start} HTTP/1.1\r\n{hosts}")).await;
@@ -49,9 +53,23 @@ async fn none_or_two_are_refused_in_the_dialect_of_the_route() {
 #[tokio::test]
 async fn one_is_enough_even_an_empty_one() {
     let server = Server::start();
-    for host in ["a", "a:80", "[::1]:80", ""] {
+    for host in ["a", "a:80", "a:", "a_b.c-d", "[::1]:80", ""] {
         let head = format!("GET /health HTTP/1.1\r\nhost: {host}\r\n");
         assert_eq!(talk(&server, &head).await.0, 200, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_names_no_host_is_refused() {
+    let server = Server::start();
+    for host in ["a b", "a/b", "user@a", "a:b", "a:65536", "a:80:80", "[::1", "\u{e9}"] {
+        let head = format!("GET /health HTTP/1.1\r\nhost: {host}\r\n");
+        let (status, body) = talk(&server, &head).await;
+        assert_eq!(status, 400, "{host}: {body}");
+        let body: Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(body["error_type"], "invalid_host");
+        let given = format!("Given: {host:?}");
+        assert!(body["error"].as_str().is_some_and(|error| error.ends_with(&given)), "{body}");
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use axum::extract::State;
 use axum::{Extension, Json};
+use penstock_scheduler::Refused;
 use tokio::time::timeout;
 
 use super::{LoadAdapterRequest, LoadedAdapters, UnloadAdapterRequest};
@@ -27,7 +28,7 @@ pub async fn load(
     let may_replace = load_inplace == Some(true);
     check_free(&app, &lora_name, may_replace)?;
     if app.inference.engine.wanted().get().asleep.is_some() {
-        return Err(Error::Forbidden("the model sleeps and loads no adapter: POST /wake_up wakes it"));
+        return Err(Error::Refused(Refused::Asleep));
     }
     let folder = find(&app, &lora_name, &lora_path).await?;
     app.inference.adapters.add_at_run_time(&lora_name, &folder, may_replace).await?;

@@ -195,11 +195,11 @@ pub enum Error {
         "the response {0:?} cannot be continued: it is not the last one of this connection, or continuing it has failed"
     )]
     UnknownResponse(String),
-    /// The request must have one `Host` header, and has another number of them.
-    #[error("a request must have exactly one `Host` header. Given: {given}")]
+    /// The request must have one `Host` header, and has none, several, or one that names no host.
+    #[error("a request must have exactly one `Host` header, with a host and perhaps a port. Given: {given}")]
     InvalidHost {
-        /// How many it has.
-        given: usize,
+        /// How many it has, or what stands in it.
+        given: String,
     },
     /// The request has no valid API key, and the server asks for one.
     #[error("{}", describe_missing_key(*.has_key))]
