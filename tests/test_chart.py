@@ -45,9 +45,22 @@ def test_times_are_by_default_those_of_the_launcher() -> None:
 
 
 def test_every_variable_of_the_templates_is_read_by_the_launcher() -> None:
-    named = set(re.findall(r"name: ([A-Z][A-Z_]+)\b", TEMPLATES["deployment.yaml"]))
+    named = set(re.findall(r"name: ([A-Z][A-Z_]+)\b", TEMPLATES["_pod.tpl"]))
     assert named == {"HF_TOKEN", "HF_HOME"}
     assert all(f'"{name}"' in text_of("launcher/src/tgi/variables.rs") for name in named)
+
+
+def test_of_several_nodes_the_launcher_reads_what_their_controller_says() -> None:
+    """Flags that the chart neither sets nor takes: a LeaderWorkerSet has a variable for each."""
+    flags = set(re.findall(r'\("LWS_\w+", "([a-z-]+)"', text_of("launcher/src/args/stand_ins.rs")))
+    assert flags == {"nnodes", "node-rank", "master-addr"}
+    assert flags <= OF_THE_CHART
+    assert not [flag for flag in flags if f"--{flag}=" in ALL_TEMPLATES]
+
+
+def test_the_most_nodes_are_those_of_the_launcher() -> None:
+    (most,) = re.findall(r"range\(1\.\.=(\d+)\)\)\]\n    pub nnodes", text_of("launcher/src/args/nodes.rs"))
+    assert SCHEMA["properties"]["nodes"]["maximum"] == int(most)
 
 
 def test_probes_and_metrics_are_routes_that_need_no_key() -> None:
@@ -69,14 +82,14 @@ def test_every_metric_of_the_templates_is_one_of_the_router() -> None:
 
 def test_user_and_folders_are_those_of_the_image() -> None:
     dockerfile = text_of("deploy/Dockerfile")
-    deployment = TEMPLATES["deployment.yaml"]
+    pod = TEMPLATES["_pod.tpl"]
     assert "USER 1000\n" in dockerfile
-    assert "runAsUser: 1000\n" in deployment
+    assert "runAsUser: 1000\n" in pod
     assert "HF_HOME=/data" in dockerfile
-    assert "{name: HF_HOME, value: /data}" in deployment
-    assert "{name: data, mountPath: /data}" in deployment
+    assert "{name: HF_HOME, value: /data}" in pod
+    assert "{name: data, mountPath: /data}" in pod
     assert "HOME=/tmp" in dockerfile
-    assert "{name: tmp, mountPath: /tmp}" in deployment
+    assert "{name: tmp, mountPath: /tmp}" in pod
 
 
 def test_the_version_is_that_of_the_server() -> None:

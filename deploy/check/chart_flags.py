@@ -22,6 +22,10 @@ OF_THE_CHART = {
         "replica",
         "replica-policy",
         "replica-secret-file",
+        # LeaderWorkerSet sets their variables.
+        "nnodes",
+        "node-rank",
+        "master-addr",
         # A pod has one model, and its port is probed.
         "model",
         "max-models",

@@ -1,7 +1,7 @@
 """`make helm-check`: renders the chart with helm for every documented set of values, and has kubeconform check it.
 
 Both are Go modules, built at the versions below. The schemas of Kubernetes come from a Python package, those of
-Prometheus' and KEDA's kinds from their Go modules. Values that are wrong must be refused by name.
+LeaderWorkerSet, and of Prometheus' and KEDA's kinds, from their Go modules. Wrong values must be refused by name.
 """
 
 import json
@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from deploy.check import chart_nodes
 from deploy.check.commands import CommandError, run, say
 
 _ROOT = Path(__file__).parents[2]
@@ -41,6 +43,7 @@ _DEFINITIONS = (
         "github.com/prometheus-operator/prometheus-operator@v0.85.0",
         "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
     ),
+    Definition("sigs.k8s.io/lws@v0.9.0", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
     Definition("github.com/kedacore/keda/v2@v2.20.2", "config/crd/bases/keda.sh_scaledobjects.yaml"),
 )
 
@@ -58,6 +61,17 @@ _WRONG = (
     ("autoscaling.kind=keda", "autoscaling.prometheusAddress"),
     ("autoscaling.kind=hpa,autoscaling.minReplicas=9", "autoscaling.minReplicas"),
     ("strategy.maxSurge=0", "strategy"),
+    ("nodes=0", "/nodes"),
+    ("nodes=65", "/nodes"),
+    ("flags.nnodes=2", "'nnodes'"),
+    ("flags.master-port=1", "flags.master-port"),
+    ("nodes=2", "nodeSecret.existingSecret"),
+    ("nodeSecret.existingSecret=nodes", "nodeSecret.existingSecret"),
+    ("nodes=2,nodeSecret.existingSecret=nodes,flags.executor=ray", "flags.executor"),
+    (
+        "nodes=2,nodeSecret.existingSecret=nodes,model.volume.kind=persistentVolumeClaim",
+        "model.volume.accessMode",
+    ),
 )
 # A misspelt field of a documented set of values, which the schemas have to refuse.
 _MISSPELT = (
@@ -65,6 +79,8 @@ _MISSPELT = (
     ("keda.yaml", "maxReplicaCount:", "maxReplicas:"),
     ("keda.yaml", "interval:", "intervall:"),
     ("hpa.yaml", "stabilizationWindowSeconds:", "stabilisationWindowSeconds:"),
+    ("two-nodes.yaml", "workerTemplate:", "followerTemplate:"),
+    ("two-nodes.yaml", "terminationGracePeriodSeconds:", "terminationSeconds:"),
 )
 
 
@@ -184,6 +200,7 @@ def main() -> None:
             say(
                 f"{name}, Kubernetes {kubernetes}: {tools.check(kubernetes, tools.render(kubernetes, *values))}"
             )
+    chart_nodes.check(partial(tools.render, _KUBERNETES[-1], "--values", EXAMPLES / "two-nodes.yaml"))
     _check_schemas(tools)
     _check_refusals(tools)
     say("The chart is right.")

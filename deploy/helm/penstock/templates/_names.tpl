@@ -25,6 +25,33 @@ metadata:
   labels: {{- include "penstock.labels" . | nindent 4 }}
 {{- end }}
 
+{{/* "true" where a replica is several machines, each a pod of a LeaderWorkerSet. */}}
+{{- define "penstock.hasNodes" -}}
+{{- if gt (int .Values.nodes) 1 }}true{{ end -}}
+{{- end }}
+
+{{/* The name of the LeaderWorkerSet. Behind it stand the numbers of group and pod, and a hash: 63 characters in all. */}}
+{{- define "penstock.set" -}}
+{{ printf "%s-nodes" (include "penstock.name" . | trunc 42 | trimSuffix "-") }}
+{{- end }}
+
+{{/* Labels of the pods that serve. */}}
+{{- define "penstock.serving" -}}
+{{ include "penstock.selector" . }}
+{{- if include "penstock.hasNodes" . }}
+leaderworkerset.sigs.k8s.io/worker-index: "0"
+{{- end }}
+{{- end }}
+
+{{/* What has replicas, for autoscalers. */}}
+{{- define "penstock.scaled" -}}
+{{- if include "penstock.hasNodes" . -}}
+{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, name: {{ include "penstock.set" . }}}
+{{- else -}}
+{apiVersion: apps/v1, kind: Deployment, name: {{ include "penstock.name" . }}}
+{{- end -}}
+{{- end }}
+
 {{/* The claim of the model's volume. */}}
 {{- define "penstock.claim" -}}
 {{ .Values.model.volume.existingClaim | default (printf "%s-data" (include "penstock.name" .)) }}
