@@ -46,6 +46,10 @@ NEEDED := $(BIN)/python -c 'import tomllib; \
 	needed = server["dependencies"] + server["optional-dependencies"]["dev"] + kernels["dependencies"]; \
 	print(*(it for it in needed if not it.startswith("penstock-")), sep="\n")'
 
+# What was compiled is kept, whatever the environment says: else each process that imports PyTorch compiles it again, and
+# takes twice as long. The tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,5 +1,7 @@
 """Recordings: the same computation on other numbers, and no recording of one that would change."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +42,24 @@ def test_a_recording_computes_what_the_computation_would() -> None:
             layer.output.zero_()
             layer.compute()
             assert torch.equal(found, layer.output)
+
+
+_RECORDED_ALONE = """
+import sys, torch
+from penstock_kernels import linear
+from penstock_kernels.native.recording import Arena, record
+with torch.inference_mode():
+    record(lambda: linear(torch.zeros(2, 32), torch.zeros(64, 32)) * 0.5, Arena()).replay()
+print(sorted(name for name in sys.modules if name in ("sympy", "torch._dynamo", "torch._inductor")))
+"""
+
+
+def test_a_recording_does_not_import_the_compiler_of_pytorch() -> None:
+    """That takes some seconds, at each start of a server."""
+    run = subprocess.run(
+        [sys.executable, "-c", _RECORDED_ALONE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.stdout == "[]\n", run.stdout + run.stderr
 
 
 class Forbidden(TorchDispatchMode):  # type: ignore[no-untyped-call]

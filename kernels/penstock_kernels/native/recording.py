@@ -128,6 +128,11 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._arena = arena
         self.steps: list[_Call | _TorchCall] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here. PyTorch would import its compiler to say so, which takes a start some seconds."""
+        return False
+
     def add(self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure) -> None:
         self.steps.append(_Call(op, call, kept, failure))
 
