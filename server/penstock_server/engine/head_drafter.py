@@ -22,13 +22,14 @@ from penstock_server.engine.guessed import agreed, fitted, handed_out
 from penstock_server.engine.guided import Guided
 from penstock_server.engine.kept_states import KeptStates, Run
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
-from penstock_server.engine.recorded_passes import RecordedPasses, Wanted
+from penstock_server.engine.recorded_passes import RecordedPasses
 from penstock_server.engine.recordings import can_record
 from penstock_server.engine.sampling import ADJUSTING
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import Step
 from penstock_server.engine.step_pact import StepPact
+from penstock_server.engine.told_pass import ToldPass, Wanted
 from penstock_server.network.distributed import Group
 from penstock_server.network.eagle import EagleHead
 from penstock_server.network.forward_input import TapShape
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 # More positions of a slot than these are computed before the pass that drafts its first token, but for the last one.
 # On CUDA a graph has one position of each slot.
-_LONGEST_FIRST = 24
+LONGEST_FIRST = 24
 
 
 class _Guess(NamedTuple):
@@ -68,12 +69,10 @@ class HeadDrafter(GraphedDrafter):
         self._slots = slots
         self._group = group
         self._staging = Staging(slots, ahead=1)
-        self._longest = 1 if slots.device.type == "cuda" else _LONGEST_FIRST
+        self._longest = 1 if slots.device.type == "cuda" else LONGEST_FIRST
         self._guided = Guided(slots, group)
         self._pact = StepPact(group, slots.device, _report)
-        self._recorded = (
-            RecordedPasses(head, cache, slots) if can_record(slots.device) and head.capturable else None
-        )
+        self._recorded = self._recording(slots) if can_record(slots.device) and head.capturable else None
         self._kept = KeptStates()
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
         self._is_needed = False
@@ -140,17 +139,17 @@ class HeadDrafter(GraphedDrafter):
 
     def _compute(self, runs: Mapping[int, Run]) -> None:
         """Fill the plane where nothing is drafted behind it."""
-        spans = [self._begun(slot, run) for slot, run in runs.items()]
-        step = self._staged(spans, None)
+        for slot, run in runs.items():
+            self._begin(slot, run)
+        step = self._staged([Span(slot, run.start, len(run.states)) for slot, run in runs.items()], None)
         self._hidden(step, torch.cat([run.states for run in runs.values()]))
         self._done(runs)
 
-    def _begun(self, slot: int, run: Run) -> Span:
-        """The span of a run. What the plane lacks before it is made zero: nobody will tell its states."""
+    def _begin(self, slot: int, run: Run) -> None:
+        """What the plane lacks before a run is made zero: nobody will tell its states."""
         filled = self.plane.filled(slot)
         if filled < run.start:
             self.cache.blank(self._staging.places(slot, filled, run.start))
-        return Span(slot, run.start, len(run.states))
 
     def _done(self, runs: Mapping[int, Run]) -> None:
         """Runs are computed with."""
@@ -158,19 +157,37 @@ class HeadDrafter(GraphedDrafter):
             self.plane.fill(slot, run.end)
             self._kept.forget(slot)
 
+    def _recording(self, slots: Slots) -> ToldPass:
+        """What recorded calls of the head are made of."""
+        return RecordedPasses(self.head, self.cache, slots)
+
+    def _wanted(self, slot: int, run: Run, number: int) -> Wanted:
+        """What the head is to make of a slot."""
+        return Wanted(slot, self._slots.states[slot].length, run, number)
+
     def _guess(self, runs: Mapping[int, Run], numbers: Mapping[int, int]) -> Drafts:
         """So many tokens for each slot, which has them in its row."""
         if not runs:
             return {}
-        states, slots = self._slots.states, list(runs)
-        spans = [self._begun(slot, run) for slot, run in runs.items()]
-        features = reduce(or_, (states[slot].features for slot in slots))
-        wanted = [Wanted(slot, states[slot].length, runs[slot], numbers[slot]) for slot in slots]
-        is_plain = not (self._guided.begin(numbers) or features & ADJUSTING)
-        if self._recorded is not None and is_plain and self._recorded.takes(wanted):
-            return self._guess_recorded(self._recorded, wanted, bool(features))
-        lengths = {slot: states[slot].length for slot in slots}
-        given, passes = torch.cat([run.states for run in runs.values()]), []
+        for slot, run in runs.items():
+            self._begin(slot, run)
+        features = reduce(or_, (self._slots.states[slot].features for slot in runs))
+        wanted = [self._wanted(slot, run, numbers[slot]) for slot, run in runs.items()]
+        # What is guessed may depend on the guesses before it.
+        is_chain = self._guided.begin(numbers) or bool(features & ADJUSTING)
+        if self._recorded is not None and not is_chain and self._recorded.takes(wanted):
+            drafts = self._guess_recorded(self._recorded, wanted, bool(features))
+        else:
+            drafts = self._guess_freely(wanted, is_chain)
+        self._done(runs)
+        return drafts
+
+    def _guess_freely(self, wanted: Sequence[Wanted], is_chain: bool) -> Drafts:
+        """Op by op or by graphs, whatever the slots ask for."""
+        states, slots = self._slots.states, [each.slot for each in wanted]
+        numbers = {each.slot: each.number for each in wanted}
+        spans = [Span(each.slot, each.run.start, len(each.run.states)) for each in wanted]
+        given, passes = torch.cat([each.run.states for each in wanted]), []
         try:
             while slots:
                 guess = self._pass(spans, given)
@@ -180,19 +197,17 @@ class HeadDrafter(GraphedDrafter):
                 slots, given = self._going_on(slots, rows, guess.given)
                 spans = [Span(slot, states[slot].length - 2, 1) for slot in slots]
         finally:
-            for slot, length in lengths.items():
-                states[slot].length = length
-        self._done(runs)
+            for each in wanted:
+                states[each.slot].length = each.length
         owners = [slot for slots, _ids in passes for slot in slots]
         return self._guided.cut(agreed(owners, [ids for _slots, ids in passes], self._group))
 
-    def _guess_recorded(self, recorded: RecordedPasses, wanted: list[Wanted], draws: bool) -> Drafts:
-        """As `_guess`, where no slot asks for more than a draw."""
+    def _guess_recorded(self, recorded: ToldPass, wanted: Sequence[Wanted], draws: bool) -> Drafts:
+        """Where no slot asks for more than a draw."""
         if self.cache.is_poisoned:
             spans = [Span(slot, run.start, len(run.states)) for slot, _length, run, _number in wanted]
             self.cache.poison(self._staging.unwritten(spans))
         found = recorded.guess(wanted, draws)
-        self._done({each.slot: each.run for each in wanted})
         owners = [each.slot for each in wanted for _ in range(each.number)]
         return handed_out(owners, [token for tokens in found for token in tokens], self._group)
 
@@ -208,16 +223,20 @@ class HeadDrafter(GraphedDrafter):
     def _pass(self, spans: list[Span], given: torch.Tensor) -> _Guess:
         """The token behind each span, which becomes the last one of its slot."""
         step = self._staged(spans, self.graphs.size_for(spans, self._longest) if self.graphs else None)
-        rows = step.sampled_rows if step.num_tokens > step.num_spans else None
+        hidden, logits = self._scored(step, given)
+        ids = self._guided.choose([span.slot for span in spans], logits, step.sampling)
+        for span in spans:
+            self._slots.states[span.slot].length += 1
+        return _Guess(ids, self.head.following(hidden))
+
+    def _scored(self, step: Step, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the head returns for the rows that get a token, and their logits, as the model has them."""
+        rows = step.sampled_rows if step.num_tokens > step.sampling.num_rows else None
         hidden, logits = self._computed(step, given)
         if rows is not None:
             hidden, logits = hidden[rows], None if logits is None else logits[rows]
         logits = self.head.logits(hidden) if logits is None else logits
-        slots = [span.slot for span in spans]
-        ids = self._guided.choose(slots, fitted(logits, self._slots.limits.vocab_size), step.sampling)
-        for span in spans:
-            self._slots.states[span.slot].length += 1
-        return _Guess(ids, self.head.following(hidden))
+        return hidden, fitted(logits, self._slots.limits.vocab_size)
 
     def _staged(self, spans: list[Span], num_rows: int | None) -> Step:
         step = self._staging.stage(spans, num_rows)

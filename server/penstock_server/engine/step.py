@@ -1,5 +1,6 @@
 """The tensors of one step, as the model and the sampler take them. `staging` builds them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from penstock_server.engine.exclusions import Exclusions
 from penstock_server.engine.sampling_params import Feature, SamplingParams
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.upload import to_device
 
 
 class SampledRow(NamedTuple):
@@ -77,12 +79,18 @@ class SamplingInput:
                 needed |= row.features
         return needed
 
-    def part(self, numbers: range) -> "SamplingInput":
+    def part(self, numbers: Sequence[int]) -> "SamplingInput":
         """Only the rows with these numbers, which are known one by one."""
-        part = slice(numbers.start, numbers.stop, numbers.step)
-        columns = (self.slots, self.lengths, self.prompt_lens, self.params, self.seeds)
-        slots, lengths, prompt_lens, params, seeds = (column[part].contiguous() for column in columns)
-        return SamplingInput(self.rows[part], slots, lengths, prompt_lens, params, seeds)
+        index = to_device(list(numbers), torch.int64, self.slots.device)
+        slots, lengths, prompt_lens = (
+            column.index_select(0, index) for column in (self.slots, self.lengths, self.prompt_lens)
+        )
+        # Where no row has a feature these are empty.
+        params, seeds = (
+            column.index_select(0, index) if len(column) else column for column in (self.params, self.seeds)
+        )
+        rows = [self.rows[number] for number in numbers]
+        return SamplingInput(rows, slots, lengths, prompt_lens, params, seeds)
 
     def having(self, feature: Feature) -> list[int]:
         """Numbers of the rows that need a feature."""

@@ -1,0 +1,88 @@
+"""The pass of a head with keys and values over what it was told, for recorded calls on a CPU: what the host writes, and
+what is computed. `recorded_passes` and `recorded_at_once` draft behind it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from penstock_server.engine.decode_graphs import decode_input
+from penstock_server.engine.kept_states import Run
+from penstock_server.engine.plan import Numbers
+from penstock_server.engine.recordings import Recordings
+from penstock_server.engine.slots import Slots
+from penstock_server.network.eagle import EagleHead
+from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.mtp import MtpHead
+
+
+class Wanted(NamedTuple):
+    """Of a slot: how many tokens it has, what the head was told of the last ones but one, and how many it drafts."""
+
+    slot: int
+    length: int
+    run: Run
+    number: int
+
+
+class ToldPass:
+    """Over so many positions at most; the recordings are of those who draft."""
+
+    # More positions are computed op by op.
+    most_rows = 64
+
+    def __init__(self, name: str, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
+        """`name`: what is recorded, for the log."""
+        self.head = head
+        self.slots = slots
+        self.recordings = Recordings(name)
+        self.given = torch.zeros(self.most_rows, head.returns.size, dtype=head.dtype)
+        # Slots and positions.
+        self.told = Shared(2, self.most_rows)
+        self._cache = cache
+        self._starts = torch.arange(max(self.most_rows, slots.limits.num_slots) + 1, dtype=torch.int32)
+
+    def takes(self, wanted: Sequence[Wanted]) -> bool:
+        """Whether so many positions and drafts have a place here."""
+        return sum(len(each.run.states) for each in wanted) <= self.most_rows
+
+    def guess(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
+        """The tokens of each slot, which has them in its row behind its length."""
+        raise NotImplementedError
+
+    def begin(self, wanted: Sequence[Wanted]) -> list[int]:
+        """Write what the pass takes; behind which row the positions of each slot end."""
+        ends, end = [], 0
+        for slot, _length, run, _number in wanted:
+            begin, end = end, end + len(run.states)
+            self.given[begin:end].copy_(run.states)
+            self.told.here[0, begin:end] = slot
+            self.told.here[1, begin:end] = range(run.start, run.end)
+            ends.append(end)
+        return ends
+
+    def compute(self, slots: torch.Tensor, positions: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        """What the head returns for positions of these slots."""
+        starts = self._starts[: len(slots) + 1]
+        inputs = decode_input(self.slots, slots, positions, starts, joins=True, given=given)
+        hidden: torch.Tensor = self.head(inputs, self._cache)
+        return hidden
+
+    def compute_told(self, num_rows: int) -> torch.Tensor:
+        """What it returns for the first positions that were written."""
+        slots, positions = self.told.numbers[:, :num_rows]
+        return self.compute(slots, positions, self.given[:num_rows])
+
+    def drafts(self, wanted: Sequence[Wanted]) -> list[tuple[int, ...]]:
+        """The tokens of each slot, once they are chosen."""
+        tokens = self.slots.rows.tokens
+        return [tuple(tokens[each.slot, each.length : each.length + each.number].tolist()) for each in wanted]
+
+
+class Shared:
+    """Numbers that the host writes and a recording reads, all of which are valid from the beginning."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.numbers = torch.zeros(*sizes, dtype=torch.int64)
+        self.here: Numbers = self.numbers.numpy()
