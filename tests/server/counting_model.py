@@ -1,4 +1,5 @@
-"""A model that says the token after the last one, and heads that know it: what they draft is always right.
+"""A model that says the token after the last one, or that one again, and heads that know it: what they draft is always
+right.
 
 Its layers add nothing, so a hidden state is the embedding of its token.
 """
@@ -20,8 +21,8 @@ _GAIN = 4.0
 _BLUR = 3.0
 
 
-def counting_model(saved_model: Callable[..., Any], to: Path, **options: Any) -> Path:
-    """A folder of a model whose next token is the number of the last one and one more."""
+def counting_model(saved_model: Callable[..., Any], to: Path, distance: int = 1, **options: Any) -> Path:
+    """A folder of a model whose next token is the number of the last one and `distance` more."""
     shutil.copytree(saved_model(**options).folder, to)
     weights = load_file(to / "model.safetensors")
     for name, weight in weights.items():
@@ -31,7 +32,7 @@ def counting_model(saved_model: Callable[..., Any], to: Path, **options: Any) ->
     torch.manual_seed(6)
     embeddings = normalize(torch.randn_like(weights["model.embed_tokens.weight"]))
     weights["model.embed_tokens.weight"] = embeddings
-    weights["lm_head.weight"] = ahead(embeddings, 1)
+    weights["lm_head.weight"] = ahead(embeddings, distance)
     save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
     return to
 
@@ -136,3 +137,56 @@ def eagle_head(model: Path, to: Path, is_right: bool = True) -> Path:
         head = load_file(model / "model.safetensors")["lm_head.weight"]
         tensors["lm_head.weight"] = half_right(head, 3)
     return saved(to, tensors, {**raw, "num_hidden_layers": 1}, "model.safetensors")
+
+
+def parallel_head(model: Path, to: Path, is_right: bool = True) -> Path:
+    """A head of P-EAGLE for a model that repeats its last token: each row finds the newest token that is known.
+
+    It has embeddings of its own. The first number tells that a token is known, the second that it stands for one, and
+    the rest names it. Queries ask for keys that are near and of known tokens, and values are what names these.
+    """
+    raw = json.loads((model / "config.json").read_text())
+    size, dim, vocab = raw["hidden_size"], raw["head_dim"], raw["vocab_size"]
+    heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
+    torch.manual_seed(5)
+    mask = vocab - 1
+    embeddings = torch.cat((torch.eye(2)[[0] * vocab], normalize(torch.randn(vocab, size - 2))), dim=1)
+    embeddings[mask] = torch.eye(size)[1]
+    # Of slow rotations, so that what is nearest is likest.
+    near = torch.zeros(dim)
+    near[1:3] = 1.0
+    query, key = torch.zeros(heads * dim, 2 * size), torch.zeros(kv_heads * dim, 2 * size)
+    query[:, :2] = 60 * near.repeat(heads)[:, None]
+    key[:, :2] = torch.outer(near.repeat(kv_heads), torch.tensor([1.0, -2.0]))
+    value = torch.zeros(kv_heads * dim, 2 * size)
+    value[:, 2:size] = torch.randn(kv_heads * dim, size - 2) / dim**0.5
+    output = torch.randn(size, heads * dim)
+    known = torch.nn.functional.rms_norm(embeddings, (size,)) @ value[:, :size].T
+    named = known.view(vocab, kv_heads, dim).repeat_interleave(heads // kv_heads, 1).flatten(1) @ output.T
+    head = _GAIN * normalize(named)
+    ones, inner = torch.ones(size), raw["intermediate_size"]
+    tensors = {
+        "fc.weight": torch.zeros(size, 3 * size),
+        "mask_hidden": torch.randn(1, 1, 3 * size),
+        "embed_tokens.weight": embeddings,
+        "layers.0.hidden_norm.weight": ones,
+        "layers.0.input_layernorm.weight": ones.clone(),
+        "layers.0.post_attention_layernorm.weight": ones.clone(),
+        "layers.0.self_attn.q_proj.weight": query,
+        "layers.0.self_attn.k_proj.weight": key,
+        "layers.0.self_attn.v_proj.weight": value,
+        "layers.0.self_attn.o_proj.weight": output,
+        "layers.0.mlp.gate_proj.weight": torch.zeros(inner, size),
+        "layers.0.mlp.up_proj.weight": torch.zeros(inner, size),
+        "layers.0.mlp.down_proj.weight": torch.zeros(size, inner),
+        "norm.weight": ones.clone(),
+        "lm_head.weight": head if is_right else half_right(head, 3),
+    }
+    config = {
+        "speculators_model_type": "peagle",
+        "mask_token_id": mask,
+        "draft_vocab_size": vocab,
+        "eagle_aux_hidden_state_layer_ids": [0, 0, 1],
+        "transformer_layer_config": {**raw, "num_hidden_layers": 1},
+    }
+    return saved(to, tensors, config, "model.safetensors")

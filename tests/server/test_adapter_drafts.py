@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_model import counting_model, eagle_head, medusa_heads
+from counting_model import counting_model, eagle_head, medusa_heads, parallel_head
 from driver import make_engine
 from open_spans import MAX_DRAFTS, MAX_LEN, NUM_BLOCKS, check_same, play
 from penstock_server.engine.engine import Engine
@@ -62,6 +62,7 @@ def drafting(kind: str, model: Path, to: Path) -> Engine:
         "a model": lambda: model,
         "medusa": lambda: medusa_heads(model, to / "heads", num_layers=2),
         "eagle": lambda: eagle_head(model, to / "head"),
+        "parallel": lambda: parallel_head(model, to / "head"),
     }
     if kind == "n-grams":
         engine = make_engine(model, **SIZES)
@@ -72,7 +73,7 @@ def drafting(kind: str, model: Path, to: Path) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("kind", ["n-grams", "a model", "medusa", "eagle"])
+@pytest.mark.parametrize("kind", ["n-grams", "a model", "medusa", "eagle", "parallel"])
 def test_drafts_change_no_token_of_an_adapter(
     kind: str, model: Path, adapters: list[Path], tmp_path: Path
 ) -> None:

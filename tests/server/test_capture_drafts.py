@@ -15,7 +15,7 @@ from driver import Sequence, execute_on
 from fake_gpu import FakeGpu
 from open_spans import SIZES
 from penstock_server.base.config import CudaConfig
-from penstock_server.engine import head_drafter, medusa_drafter, model_drafter
+from penstock_server.engine import head_drafter, medusa_drafter, model_drafter, parallel_drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.rows import Rows
@@ -41,7 +41,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     # How many drafts were right decides where a slot stands, and drafts are part of the step that verifies them.
     monkeypatch.setattr(Engine, "_settle", waiting(Engine._settle))
     monkeypatch.setattr(Rows, "known_tokens", waiting(Rows.known_tokens))
-    for module in (head_drafter, medusa_drafter, model_drafter):
+    for module in (head_drafter, medusa_drafter, model_drafter, parallel_drafter):
         monkeypatch.setattr(module, "agreed", waiting(module.agreed))
     return made
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from adapter_folder import tensors, write
-from counting_model import counting_model, eagle_head, medusa_heads
+from counting_model import counting_model, eagle_head, medusa_heads, parallel_head
 from driver import Driver, Sequence, execute_on, make_engine
 from family_models import CASES
 from open_spans import EVERYTHING, MAX_DRAFTS, MAX_LEN, NUM_BLOCKS, SIZES, check_same, drafting, play
@@ -131,7 +131,7 @@ def folder(request: pytest.FixtureRequest, saved_model: Callable[..., Any]) -> P
     return found
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft", "medusa", "eagle"])
+@pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft", "medusa", "eagle", "parallel"])
 def test_every_drafter_drafts_for_such_models(
     drafter: str, folder: Path, saved_model: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -153,7 +153,12 @@ def head_or_model(drafter: str, saved_model: Callable[..., Any], tmp_path: Path)
     other = counting_model(saved_model, tmp_path / "other", hidden_size=80, head_dim=16)
     if drafter == "draft":
         return other
-    return (medusa_heads if drafter == "medusa" else eagle_head)(other, tmp_path / "head")
+    heads: dict[str, Callable[[Path, Path], Path]] = {
+        "medusa": medusa_heads,
+        "eagle": eagle_head,
+        "parallel": parallel_head,
+    }
+    return heads[drafter](other, tmp_path / "head")
 
 
 def test_no_more_is_drafted_than_states_are_kept(saved_model: Callable[..., Any]) -> None:

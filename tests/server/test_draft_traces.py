@@ -1,4 +1,4 @@
-"""A thousand random mixtures for each drafter, of whose drafts some are right: tokens are those without drafts.
+"""A thousand random mixtures for most drafters, of whose drafts some are right: tokens are those without drafts.
 
 Chunks of prompts, shared prefixes, preemption, crashes, grammars, adapters, and all that a sequence may ask for; then
 the same on quantized weights and a cache of 8 bits, and on two shards.
@@ -18,6 +18,7 @@ from counting_model import (
     eagle_head,
     half_right_model,
     medusa_heads,
+    parallel_head,
 )
 from drafting_driver import DraftingDriver
 from driver import Driver, Execute, Sequence, execute_on, make_engine
@@ -30,8 +31,9 @@ from penstock_server.engine.sampling_params import SamplingParams
 from test_grammar_drafts import patiently
 from thread_ranks import engines, execute_on_all
 
-NUM_TRACES, NUM_MORE, NUM_NEW = 1000, 40, 5
-DRAFTERS = ("ngram", "suffix", "draft", "draft-renumbered", "medusa", "eagle", "mtp")
+# Of what shares most with another drafter there are few.
+NUM_TRACES, NUM_FEW, NUM_MORE, NUM_NEW = 1000, 100, 40, 5
+DRAFTERS = ("ngram", "suffix", "draft", "draft-renumbered", "medusa", "eagle", "parallel", "mtp")
 # A text of few words, so that what it says comes again.
 FEW = SamplingParams(temperature=9.0, seed=8, allowed_mask=bytes([0, 0b111] + [0] * 36))
 ASKED = [
@@ -50,6 +52,7 @@ class Drafting(NamedTuple):
 
     model: Path
     options: dict[str, Any]
+    most_traces: int = NUM_TRACES
 
 
 @pytest.fixture(scope="module", params=DRAFTERS)
@@ -60,7 +63,11 @@ def drafting(
     if kind == "mtp":
         model = counting_model_with_mtp(saved_model, folder / "model", head_dim=16)
         return Drafting(model, {"drafter": "mtp"})
-    model = counting_model(saved_model, folder / "model", head_dim=16, num_hidden_layers=1)
+    distance = 0 if kind == "parallel" else 1
+    model = counting_model(saved_model, folder / "model", distance, head_dim=16, num_hidden_layers=1)
+    if kind == "parallel":
+        head = parallel_head(model, folder / "draft", is_right=False)
+        return Drafting(model, {"draft_model_path": head}, NUM_FEW)
     if kind in ("ngram", "suffix"):
         return Drafting(model, {"drafter": kind})
     if kind.startswith("draft"):
@@ -163,6 +170,7 @@ def test_tokens_are_those_without_drafts(
     sequences = candidates(started(engine, adapter))
     plain = make_engine(drafting.model, max_adapters=1, **SIZES, **options)
     started(plain, adapter)
+    count = min(count, drafting.most_traces)
     driver = play(execute_on(engine), engine.clear, sequences, alone(plain, sequences), count)
     assert 0 < driver.num_right < driver.num_drafted
 

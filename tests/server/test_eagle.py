@@ -257,7 +257,7 @@ def test_the_form_of_speculators_is_read(
     both = changed(tmp_path / "fc_norm", norm_before_fc=True)
     with pytest.raises(StartError, match="norm_before_fc and fc_norm are both true"):
         make_engine(folder, draft_model_path=both)
-    with pytest.raises(StartError, match="speculators_model_type is 'dflash'; supported: eagle3"):
+    with pytest.raises(StartError, match="speculators_model_type is 'dflash'; supported: eagle3, peagle"):
         make_engine(folder, draft_model_path=changed(tmp_path / "plain", speculators_model_type="dflash"))
 
 
@@ -297,6 +297,9 @@ def test_what_cannot_draft_is_refused_by_name(
             "d2t", torch.full((SHAPE.vocab,), 150)
         ),
         "its head has 200 tokens, and it is to know 100": copy("vocabulary", draft_vocab_size=100),
+        "the head has 2 layers, .* but layers.0.hidden_norm.weight is in no file": copy(
+            "deep", of=right, num_hidden_layers=2
+        ),
         "pytorch_model.bin holds pickled weights": pickled,
     }
     for message, head in refused.items():

@@ -11,6 +11,7 @@ from drafting_driver import DraftingDriver
 from driver import execute_on
 from family_models import CASES
 from open_spans import Told, generate
+from parallel_oracle import noise, saved_noise
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.plan import Plan
@@ -43,6 +44,10 @@ def _eagle(saved_model: Callable[..., Any], to: Path) -> Made:
     return saved_model("llama").folder, {"draft_model_path": random_head(to / "head")[0]}
 
 
+def _parallel(saved_model: Callable[..., Any], to: Path) -> Made:
+    return saved_model("llama").folder, {"draft_model_path": saved_noise(to / "head", noise())}
+
+
 def _medusa(saved_model: Callable[..., Any], to: Path) -> Made:
     return saved_model("llama").folder, {"draft_model_path": noisy_heads(72, to / "heads")}
 
@@ -59,7 +64,7 @@ def _selective_states(saved_model: Callable[..., Any], _to: Path) -> Made:
     return saved_model(**CASES["jamba"]).folder, {"num_draft_states": 40}
 
 
-DRAFTERS = [_history, _model, _experts, _eagle, _medusa, _mtp, _states, _selective_states]
+DRAFTERS = [_history, _model, _experts, _eagle, _parallel, _medusa, _mtp, _states, _selective_states]
 
 
 def serve_drafts(engine: Engine) -> None:

@@ -1,5 +1,5 @@
 """The seam of drafters: who guesses the next tokens of a slot. `ngram_drafter`, `suffix_drafter`, `model_drafter`,
-`medusa_drafter` and `head_drafter` are its rows.
+`medusa_drafter`, `head_drafter` and `parallel_drafter` are its rows.
 
 A wrong draft changes no token, only how many a step gives. All ranks must draft the same.
 """

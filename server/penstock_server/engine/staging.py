@@ -87,9 +87,14 @@ class Staging:
             kept=self._kept(spans),
         )
 
+    @property
+    def _draft_states(self) -> DraftStates | None:
+        """Where states behind tokens are kept; what takes tokens ahead of positions is a head, and has none."""
+        return None if self.ahead else self.slots.draft_states
+
     def _kept(self, spans: Sequence[Span]) -> torch.Tensor | None:
         """Rows in which states behind the tokens of these spans are kept; None where none are."""
-        states = self.slots.draft_states
+        states = self._draft_states
         if states is None or not any(span.drafts for span in spans):
             return None
         rows = list(chain.from_iterable(states.rows(span) for span in spans))
@@ -97,7 +102,7 @@ class Staging:
 
     def _recurrent_spans(self, spans: Sequence[Span]) -> RecurrentSpans | None:
         """As `_kept`, where spans may be long: each position of those with drafts is one of its own."""
-        states = self.slots.draft_states
+        states = self._draft_states
         if states is None or not any(span.drafts for span in spans):
             return None
         parts = [part for span in spans for part in self._parts(span, states)]

@@ -1,7 +1,8 @@
 """Opens a folder with a head of EAGLE: one layer that reads hidden states of a model. Needs no torch.
 
 The first two versions read what the model returns and have `fc` over it and an embedding; the third reads three hidden
-states, and is published in its own form or in that of `speculators`, whose config.json has more to say.
+states, and is published in its own form or in that of `speculators`, whose config.json has more to say. P-EAGLE is the
+third version, trained to guess several tokens at once (`parallel_head`).
 """
 
 from dataclasses import replace
@@ -15,11 +16,15 @@ from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.files.parallel_head import MASK, ParallelFacts, read_parallel
 from penstock_server.files.pickled import is_pickled
 
 _FAMILIES = {"llama": LLAMA, "qwen3": QWEN3}
 _KIND = "speculators_model_type"
+_KINDS = ("eagle3", "peagle")
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
+# What the third version calls its first layer, where `speculators` counts from 0.
+_MIDDLE = "midlayer"
 
 
 class EagleFacts(NamedTuple):
@@ -35,14 +40,18 @@ class EagleFolder(NamedTuple):
     """What is loaded."""
 
     checkpoint: Checkpoint
-    # Of its one layer; names and sizes are its own, vocabulary and length those of the model.
+    # Of its layers; names and sizes are its own, vocabulary and length those of the model.
     spec: ModelSpec
+    # How the names of its first layer begin; `spec` has those of the others.
+    first_layer: str
     # The hidden states that it reads, as `Taps` has them.
     layers: tuple[int, ...]
     # None for the first two versions.
     third: EagleFacts | None
     # Tokens that it knows, where these are not all of the model's.
     draft_vocab_size: int | None
+    # None where it guesses token by token.
+    parallel: ParallelFacts | None
 
 
 def is_eagle(folder: Path, raw: dict[str, Any]) -> bool:
@@ -57,12 +66,19 @@ def is_eagle(folder: Path, raw: dict[str, Any]) -> bool:
 def open_eagle(folder: Path, raw: dict[str, Any], target: ModelSpec) -> EagleFolder:
     """The head of a folder; raises StartError unless it was made for a model of these sizes."""
     path = folder / "config.json"
-    if raw.get(_KIND, "eagle3") != "eagle3":
-        raise StartError(f"{path}: {_KIND} is {raw[_KIND]!r}; supported: eagle3")
+    if raw.get(_KIND, "eagle3") not in _KINDS:
+        raise StartError(f"{path}: {_KIND} is {raw[_KIND]!r}; supported: {', '.join(_KINDS)}")
     _refuse_pickles(folder)
     checkpoint = Checkpoint.open(folder)
-    is_third = checkpoint.has("midlayer.hidden_norm.weight") or checkpoint.has("layers.0.hidden_norm.weight")
-    spec = _layer_spec(checkpoint, raw, path, target)
+    is_parallel = raw[_KIND] == "peagle" if _KIND in raw else checkpoint.has(MASK)
+    is_third = any(checkpoint.has(f"{layer}.hidden_norm.weight") for layer in (_MIDDLE, "layers.0"))
+    first_layer = f"{_MIDDLE}." if checkpoint.has(f"{_MIDDLE}.mlp.down_proj.weight") else "layers.{}."
+    spec = _layers_spec(checkpoint, raw, path, target, first_layer)
+    if not is_third and (is_parallel or spec.num_layers > 1):
+        said = "guesses several tokens at once" if is_parallel else f"has {spec.num_layers} layers"
+        raise StartError(
+            f"{path}: the head {said}, as those of the third version may, but layers.0.hidden_norm.weight is in no file"
+        )
     fields = Fields(raw, path)
     layers = _read_layers(fields, target) if is_third else (target.num_layers,)
     _check_sizes(checkpoint, spec, target, len(layers))
@@ -77,7 +93,10 @@ def open_eagle(folder: Path, raw: dict[str, Any], target: ModelSpec) -> EagleFol
     if vocab_size != target.vocab_size:
         checkpoint.require_name("d2t")
     known = None if vocab_size == target.vocab_size and not checkpoint.has("d2t") else vocab_size
-    return EagleFolder(checkpoint, spec, layers, _facts(fields) if is_third else None, known)
+    facts = _facts(fields) if is_third else None
+    states = len(layers) * target.hidden_size
+    parallel = read_parallel(fields, checkpoint, states, target.vocab_size) if is_parallel else None
+    return EagleFolder(checkpoint, spec, first_layer, layers, facts, known, parallel)
 
 
 def _facts(fields: Fields) -> EagleFacts:
@@ -89,8 +108,10 @@ def _facts(fields: Fields) -> EagleFacts:
     return facts
 
 
-def _layer_spec(checkpoint: Checkpoint, raw: dict[str, Any], path: Path, target: ModelSpec) -> ModelSpec:
-    """The layer as that of a model of one layer."""
+def _layers_spec(
+    checkpoint: Checkpoint, raw: dict[str, Any], path: Path, target: ModelSpec, first_layer: str
+) -> ModelSpec:
+    """The layers as those of a model, of which most heads have one."""
     inner = raw.get("transformer_layer_config", raw)
     if not isinstance(inner, dict):
         raise Fields(raw, path).error("transformer_layer_config", inner, "an object")
@@ -98,12 +119,14 @@ def _layer_spec(checkpoint: Checkpoint, raw: dict[str, Any], path: Path, target:
     kind = inner.get("model_type", "llama" if inner is raw else "qwen3")
     if kind not in _FAMILIES:
         raise StartError(f"{path}: model_type of the layer is {kind!r}; supported: {', '.join(_FAMILIES)}")
-    spec = build_spec(_FAMILIES[kind], {"vocab_size": 1, **inner, "num_hidden_layers": 1}, path)
-    prefix = "midlayer." if checkpoint.has("midlayer.mlp.down_proj.weight") else "layers.{}."
-    has_norm = checkpoint.has(f"{prefix.format(0)}input_layernorm.weight")
-    norm = spec.names.attention_input_norm if has_norm else ""
+    spec = build_spec(_FAMILIES[kind], {"vocab_size": 1, "num_hidden_layers": 1, **inner}, path)
+    has_norm = checkpoint.has(f"{first_layer.format(0)}input_layernorm.weight")
     names = replace(
-        spec.names, layer=prefix, embedding="embed_tokens", final_norm="norm", attention_input_norm=norm
+        spec.names,
+        layer="layers.{}.",
+        embedding="embed_tokens",
+        final_norm="norm",
+        attention_input_norm=spec.names.attention_input_norm if has_norm else "",
     )
     return replace(spec, names=names, vocab_size=target.vocab_size, max_sequence_len=target.max_sequence_len)
 

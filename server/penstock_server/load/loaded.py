@@ -22,6 +22,7 @@ from penstock_server.engine.limits import Limits
 from penstock_server.engine.medusa_drafter import MedusaDrafter
 from penstock_server.engine.model_drafter import ModelDrafter
 from penstock_server.engine.ngram_drafter import NgramDrafter
+from penstock_server.engine.parallel_drafter import ParallelDrafter
 from penstock_server.engine.paying_drafter import CPU_ROW_COST, PayingDrafter
 from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.slots import Slots
@@ -123,6 +124,8 @@ class Loaded(NamedTuple):
         if isinstance(model, EagleHead | MtpHead):
             states = (model.returns, model.returns.size)
             graphs = DecodeGraphs(model, cache, slots, sizes, pool, *states) if sizes else None
+            if isinstance(model, EagleHead) and model.parallel is not None:
+                return ParallelDrafter(model, cache, slots, self.group, graphs)
             return HeadDrafter(model, cache, slots, self.group, graphs)
         graphs = DecodeGraphs(model, cache, slots, sizes, pool) if sizes else None
         return ModelDrafter(model, cache, slots, self.group, graphs)

@@ -1,9 +1,21 @@
-"""A head of EAGLE: one layer over hidden states of a model, each beside the embedding of the token behind it, with keys
-and values of its own.
+"""A head of EAGLE: a layer over hidden states of a model, each beside the embedding of the token behind it, with keys
+and values of its own. Few heads have further layers, which are those of any decoder.
 
 What it returns for a position stands for the hidden state of the next one, so that it goes on with its own.
+
+P-EAGLE does not go on: it was trained to guess the next k tokens in one pass. With h the hidden states of the model at
+position p, and t the last known token, the rows of that pass are
+
+    (p, h_p, t), (p + 1, m, s), (p + 2, m, s) … (p + k - 1, m, s)
+
+each of a position, hidden states and the token behind the position. m are hidden states that were learned
+(`mask_hidden`), which go through the same norms and `fc` as those of the model, and s is a token of the vocabulary. A
+row sees all that the model computed and the stand-ins before it, as causal attention does by itself. The first row
+gives the logits of the token behind t, each further one those of the next. Keys and values of the stand-ins are those
+of no token: the next pass begins at p + 1, and writes its own there.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -12,6 +24,7 @@ from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
 from penstock_server.files.eagle_folder import EagleFacts, EagleFolder
+from penstock_server.files.parallel_head import MASK
 from penstock_server.network.decoder import Decoder, DecoderLayer, Memory
 from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
@@ -24,6 +37,7 @@ from penstock_server.network.layers.norm import Norm
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.rotary import Rotary, RotaryTable
 from penstock_server.network.states import AnyShape
+from penstock_server.network.weights import Has, Piece
 
 
 class EagleHead(nn.Module):
@@ -48,7 +62,7 @@ class EagleHead(nn.Module):
         self.facts: ModelFacts = replace(spec, max_sequence_len=max_sequence_len)
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self.num_heads, self.dtype = heads.num_heads, placement.dtype
-        self.cache_shape = CacheShape(1, heads.num_kv_heads, spec.head_dim)
+        self.cache_shape = CacheShape(spec.num_layers, heads.num_kv_heads, spec.head_dim)
         # What it reads of the model, and what it goes on with.
         self.reads = TapShape(folder.layers, target.spec.hidden_size)
         self.returns = TapShape((1,), spec.hidden_size)
@@ -57,6 +71,7 @@ class EagleHead(nn.Module):
         names = [f"fc_norm.{number}" for number in range(len(folder.layers))]
         facts = folder.third or EagleFacts()
         self.norm_output = facts.norm_output
+        self.parallel = folder.parallel
         num_tokens = spec.vocab_size if token_ids is None else len(token_ids)
         with torch.device("meta"):
             self.fc = ColumnLinear(
@@ -66,11 +81,16 @@ class EagleHead(nn.Module):
             self.state_norms = nn.ModuleList(
                 Norm(name, target.spec.hidden_size, spec.norm, placement) for name in names if facts.fc_norm
             )
+            first = replace(spec, names=replace(spec.names, layer=folder.first_layer))
             self.layer: nn.Module = (
-                DecoderLayer(spec, 0, placement)
+                DecoderLayer(first, 0, placement)
                 if folder.third is None
-                else _Layer(spec, placement, facts.norm_before_residual)
+                else _Layer(first, placement, facts.norm_before_residual)
             )
+            self.more_layers = nn.ModuleList(
+                DecoderLayer(spec, layer, placement) for layer in range(1, spec.num_layers)
+            )
+            self.mask = None if folder.parallel is None else _Mask(folder.parallel.mask_shape, placement)
             has_norm = folder.third is not None
             self.norm = (
                 Norm(spec.names.final_norm, spec.hidden_size, spec.norm, placement) if has_norm else None
@@ -93,6 +113,11 @@ class EagleHead(nn.Module):
         both = torch.cat(tuple(states), dim=-1)
         return self.fc(both if self.input_norm is None else self.input_norm(both))  # type: ignore[no-any-return]
 
+    def prepared_mask(self) -> torch.Tensor:
+        """What stands for hidden states of a position that is not computed yet, as the layer takes it: [1, size]."""
+        assert self.mask is not None, "only of a head that guesses several tokens at once"
+        return self.prepare(self.mask.weight.view(len(self.reads.layers), 1, -1))
+
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """[num_tokens, hidden_size]; fills its cache on the way."""
         assert inputs.given is not None, "a head takes hidden states"
@@ -103,9 +128,12 @@ class EagleHead(nn.Module):
         if isinstance(self.layer, DecoderLayer):
             x = self.fc(torch.cat((embedded, inputs.given), dim=-1))
             residual = torch.zeros_like(x)
-            residual.add_(self.layer(x, residual, inputs, table, memory))
+            x = self.layer(x, residual, inputs, table, memory)
         else:
-            residual = self.layer(embedded, inputs.given, inputs, table, memory)
+            x, residual = self.layer(embedded, inputs.given, inputs, table, memory)
+        for layer, layer_cache in zip(self.more_layers, cache.layers[1:], strict=True):
+            x = layer(x, residual, inputs, table, Memory(layer_cache, None, None))
+        residual.add_(x)
         if inputs.taps is not None:
             inputs.taps.take(1, residual)
         return residual
@@ -124,8 +152,23 @@ class EagleHead(nn.Module):
         return found.index_copy_(1, self.token_ids, logits)
 
 
+class _Mask(nn.Module):
+    """Learned hidden states, side by side as they lie in the file."""
+
+    weight: torch.Tensor
+
+    def __init__(self, shape: tuple[int, ...], placement: Placement) -> None:
+        super().__init__()
+        self.register_buffer("weight", placement.empty(*shape))
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        shape = tuple(self.weight.shape)
+        whole = tuple(slice(0, size) for size in shape)
+        yield Piece(MASK, shape, self, "weight", whole, whole)
+
+
 class _Layer(nn.Module):
-    """The layer of the third version: attention reads embedding and hidden state side by side."""
+    """The first layer of the third version: attention reads embedding and hidden state side by side."""
 
     def __init__(self, spec: ModelSpec, placement: Placement, norms_residual: bool) -> None:
         super().__init__()
@@ -149,13 +192,14 @@ class _Layer(nn.Module):
         inputs: ForwardInput,
         table: RotaryTable,
         memory: Memory,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is still to be added to the sum, and the sum."""
         normed = self.hidden_norm(given)
         residual = (normed if self.norms_residual else given).clone()
         assert memory.cache is not None, "it has keys and values"
         both = torch.cat((self.embedding_norm(embedded), normed), dim=-1)
         x = self.mlp_norm(self.attention(both, inputs, table, memory.cache), residual)
-        return residual.add_(self.feed_forward(x))
+        return self.feed_forward(x), residual
 
 
 def _vocabulary(is_there: bool, name: str, spec: ModelSpec, placement: Placement) -> VocabEmbedding | None:
