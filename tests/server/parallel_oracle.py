@@ -10,6 +10,8 @@ from torch.nn.functional import rms_norm, silu
 
 SIZE, HEADS, KV_HEADS, DIM, INNER, KNOWN, VOCAB = 72, 4, 2, 16, 40, 200, 301
 LAYERS, FIRST_KNOWN, MASK_TOKEN = (1, 2, 3), 50, 297
+# Of the first of two layers, where it has one.
+WINDOW = 6
 _EPS, _THETA = 1e-6, 10000.0
 
 Tensors = dict[str, torch.Tensor]
@@ -50,7 +52,9 @@ def noise(num_layers: int = 2) -> Tensors:
     return tensors
 
 
-def saved_noise(to: Path, tensors: Tensors, max_drafts: int | None = None, **config: Any) -> Path:
+def saved_noise(
+    to: Path, tensors: Tensors, max_drafts: int | None = None, has_window: bool = False, **config: Any
+) -> Path:
     """A folder in the form of `speculators`."""
     layers = {
         "model_type": "llama",
@@ -66,6 +70,8 @@ def saved_noise(to: Path, tensors: Tensors, max_drafts: int | None = None, **con
         "max_position_embeddings": 2048,
         "vocab_size": VOCAB,
     }
+    if has_window:
+        layers |= {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
     method = {"proposal_type": "greedy", "speculative_tokens": max_drafts}
     raw = {
         "speculators_model_type": "peagle",
@@ -124,7 +130,8 @@ def _returned(
             read = torch.cat((embedded, normed), dim=-1)
         else:
             read = _norm(hidden, own["input_layernorm"])
-        hidden = hidden + _attended(read, own)
+        window = WINDOW if facts.get("has_window") and layer == 0 else len(read)
+        hidden = hidden + _attended(read, own, window)
         normed = _norm(hidden, own["post_attention_layernorm"])
         gated = silu(normed @ own["mlp.gate_proj"].T) * (normed @ own["mlp.up_proj"].T)
         hidden = hidden + gated @ own["mlp.down_proj"].T
@@ -158,14 +165,14 @@ def _projected(states: torch.Tensor, tensors: Tensors, facts: dict[str, bool]) -
     return states @ tensors["fc.weight"].T
 
 
-def _attended(read: torch.Tensor, own: Tensors) -> torch.Tensor:
-    """Row by row what each sees: itself and all before it, whether they are known or stand for others."""
+def _attended(read: torch.Tensor, own: Tensors, window: int) -> torch.Tensor:
+    """Row by row what each sees: itself and those before it, whether they are known or stand for others."""
     query, key, value = (
         (read @ own[f"self_attn.{name}_proj"].T).view(len(read), -1, DIM).transpose(0, 1) for name in "qkv"
     )
     query, key = _rotated(query), _rotated(key).repeat_interleave(HEADS // KV_HEADS, 0)
     scores = query @ key.transpose(1, 2) / DIM**0.5
-    visible = torch.ones(len(read), len(read), dtype=torch.bool).tril()
+    visible = torch.ones(len(read), len(read), dtype=torch.bool).tril().triu(1 - window)
     weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
     found: torch.Tensor = weights @ value.repeat_interleave(HEADS // KV_HEADS, 0)
     return found.transpose(0, 1).flatten(1) @ own["self_attn.o_proj"].T

@@ -37,12 +37,13 @@ from test_grammar_drafts import play as play_constrained
 from thread_ranks import engines, execute_on_all
 
 RIGHT = SamplingParams(temperature=0.9, seed=4)
-# What the norms before `fc` read, and nothing: the facts of a head.
-NORMS: dict[str, Tensors] = {
+# The facts of a head, and the tensors that each needs.
+FACTS: dict[str, Tensors] = {
     "": {},
     "fc_norm": {f"fc_norm.{number}.weight": torch.rand(SIZE) for number in range(3)},
     "norm_before_fc": {"input_norm.weight": torch.rand(3 * SIZE)},
     "norm_before_residual": {},
+    "has_window": {},
 }
 
 
@@ -77,11 +78,11 @@ def drafts_of(engine: Engine, number: int) -> tuple[int, ...]:
 
 # Of heads of 18 numbers the model's steps run op by op.
 @pytest.mark.parametrize("options", [{}, {"head_dim": 16}], ids=["free", "recorded"])
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", FACTS)
 def test_drafts_are_those_of_the_formulas(
     saved_model: Callable[..., Any], tmp_path: Path, options: dict[str, Any], name: str
 ) -> None:
-    tensors = {**noise(num_layers=1 if name == "fc_norm" else 2), **NORMS[name]}
+    tensors = {**noise(num_layers=1 if name == "fc_norm" else 2), **FACTS[name]}
     facts = {name: True} if name else {}
     saved = saved_model(**options)
     engine = drafting(saved.folder, saved_noise(tmp_path / "head", tensors, **facts))

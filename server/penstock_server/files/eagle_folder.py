@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from penstock_server.architectures.config_json import build_spec
 from penstock_server.architectures.families.llama import LLAMA
 from penstock_server.architectures.families.qwen import QWEN3
+from penstock_server.architectures.family import Windows
 from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.errors import StartError
@@ -19,7 +20,9 @@ from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.parallel_head import MASK, ParallelFacts, read_parallel
 from penstock_server.files.pickled import is_pickled
 
-_FAMILIES = {"llama": LLAMA, "qwen3": QWEN3}
+# Layers of Llama in a head may have a window, too, where `layer_types` says so.
+_LLAMA = replace(LLAMA, windows=Windows(first_key="max_window_layers"))
+_FAMILIES = {"llama": _LLAMA, "qwen3": QWEN3}
 _KIND = "speculators_model_type"
 _KINDS = ("eagle3", "peagle")
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
