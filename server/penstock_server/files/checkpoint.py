@@ -17,7 +17,7 @@ from penstock_server.base.regular_file import open_regular
 from penstock_server.files.missing_weights import no_weights
 
 # Bytes per element of the types a weight may have; others are refused when a weight needs them.
-_ELEMENT_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+ELEMENT_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
                   "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "BOOL": 1}  # fmt: skip
 # What a quantized module may have in the place of its `weight`.
 IN_THE_PLACE_OF_WEIGHT = ("qweight", "weight_packed", "_weight_qdata")
@@ -167,9 +167,9 @@ def _entry(file: Path, name: str, described: Any) -> Entry:
         numbers_ok = False
     if not numbers_ok:
         raise StartError(f"{file}: the header entry of tensor {name} is malformed; download it again")
-    if not isinstance(dtype, str) or dtype not in _ELEMENT_BYTES:
+    if not isinstance(dtype, str) or dtype not in ELEMENT_BYTES:
         raise StartError(f"{file}: tensor {name} has the unknown type {dtype!r}")
-    if end - begin != math.prod(shape) * _ELEMENT_BYTES[dtype]:
+    if end - begin != math.prod(shape) * ELEMENT_BYTES[dtype]:
         raise StartError(f"{file}: tensor {name} of shape {shape} does not fill its {end - begin} bytes")
     return Entry(name, file, dtype, tuple(shape), begin, end)
 

@@ -3,12 +3,13 @@
 Reads no tensor: config.json and the headers of the files are what they are compared by.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from penstock_server.architectures.fields import read_json
 from penstock_server.base.errors import StartError
-from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.files.checkpoint import Checkpoint, Entry
 from penstock_server.files.gguf.tensors import GgufEntry
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.files.quantization import Declared
@@ -20,7 +21,7 @@ _MAX_SHOWN = 80
 
 def check_same(served: ModelFolder, other: ModelFolder) -> None:
     """Raise StartError unless the model of the other folder is the one that is served, with other numbers."""
-    old, new = _safetensors(served), _safetensors(other)
+    old, new = replaceable(served), replaceable(other)
     _differs(other, "model_type", other.model_type, served.model_type)
     _differs(other, "dtype", other.dtype, served.dtype)
     _check_facts(served, other)
@@ -28,7 +29,8 @@ def check_same(served: ModelFolder, other: ModelFolder) -> None:
     _check_tensors(old, new)
 
 
-def _safetensors(folder: ModelFolder) -> Checkpoint:
+def replaceable(folder: ModelFolder) -> Checkpoint:
+    """The tensors of a folder; raises StartError where there are none whose numbers can be replaced."""
     if folder.checkpoint is None:
         raise StartError("with --load-format dummy there are no weights that others could replace")
     if any(isinstance(entry, GgufEntry) for entry in folder.checkpoint.entries.values()):
@@ -72,19 +74,21 @@ def _shown(value: object) -> str:
 
 
 def _check_tensors(served: Checkpoint, other: Checkpoint) -> None:
-    for name, expected in served.entries.items():
-        entry = other.entries.get(name)
-        if entry is None:
+    for name in served.entries:
+        if name not in other.entries:
             raise StartError(f"{other.folder}: tensor {name} is in no file, and the weights in use have it")
-        if entry.shape != expected.shape:
-            raise StartError(
-                f"{entry.file}: tensor {name} has shape {list(entry.shape)}, "
-                f"and {list(expected.shape)} in the weights in use"
-            )
-        if entry.dtype != expected.dtype:
-            raise StartError(
-                f"{entry.file}: tensor {name} is {entry.dtype}, and {expected.dtype} in the weights in use"
-            )
     for name, entry in other.entries.items():
-        if name not in served.entries:
-            raise StartError(f"{entry.file}: tensor {name} is not in the weights in use")
+        check_tensor(served.entries, f"{entry.file}: tensor {name}", name, entry.dtype, entry.shape)
+
+
+def check_tensor(
+    served: Mapping[str, Entry], shown: str, name: str, dtype: str, shape: tuple[int, ...]
+) -> None:
+    """Raise StartError unless the model has a tensor of this name, type and shape. `shown`: what messages call it."""
+    expected = served.get(name)
+    if expected is None:
+        raise StartError(f"{shown} is not in the weights in use")
+    if shape != expected.shape:
+        raise StartError(f"{shown} has shape {list(shape)}, and {list(expected.shape)} in the weights in use")
+    if dtype != expected.dtype:
+        raise StartError(f"{shown} is {dtype}, and {expected.dtype} in the weights in use")
