@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from e2e.sockets import addresses
+
 
 def can_be_made() -> bool:
     """Whether this user may make network namespaces and join them."""
@@ -74,19 +76,13 @@ class Host:
         """Addresses and ports that its processes listen on."""
         table = Path("/proc/net/tcp")
         lines = subprocess.run([*self.under, "cat", table], check=True, capture_output=True, text=True).stdout
-        fields = [line.split() for line in lines.splitlines()[1:]]
-        return {_address(it[1]) for it in fields if it[3] == "0A"}
+        return set(addresses(lines).values())
 
     def remove(self) -> None:
         with suppress(subprocess.CalledProcessError):
             self.kill()
         _may("netns", "del", self.name)
         _may("link", "del", self._cable)
-
-
-def _address(text: str) -> tuple[str, int]:
-    number, port = text.split(":")
-    return ".".join(str(byte) for byte in reversed(bytes.fromhex(number))), int(port, 16)
 
 
 @contextmanager
