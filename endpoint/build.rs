@@ -7,7 +7,8 @@ use tonic_prost_build::Builder;
 const FOLDER: &str = "../proto";
 const ENCODED: &str = "crate::wire::Encoded";
 /// What Python answers.
-const CALLS: &[&str] = &["LoadAdapter", "UnloadAdapter", "Sleep", "WakeUp", "CheckWeights", "ReplaceWeights"];
+const CALLS: &[&str] =
+    &["LoadAdapter", "UnloadAdapter", "Sleep", "WakeUp", "CheckWeights", "ReplaceWeights", "ReceiveWeights"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={FOLDER}/engine.proto");

@@ -150,6 +150,13 @@ impl pb::engine_server::Engine for Shard {
     ) -> Result<Response<pb::ReplaceWeightsResponse>, Status> {
         Err(Status::failed_precondition("it has no weights"))
     }
+
+    async fn receive_weights(
+        &self,
+        _: Request<pb::ReceiveWeightsRequest>,
+    ) -> Result<Response<pb::ReceiveWeightsResponse>, Status> {
+        Err(Status::invalid_argument("it has no weights"))
+    }
 }
 
 async fn answer(

@@ -95,6 +95,7 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
     };
     let (telemetry, access_log) = (state.telemetry.clone(), state.access_log.clone());
     let (metrics, limits) = (state.inference.metrics.clone(), config.options.connections.clone());
+    let (rules, wanted) = (state.weights_rules.clone(), state.inference.engine.wanted().clone());
     let grpc = listeners.grpc.map(|listener| grpc::GrpcListener { listener, tls: tls.clone() });
     let server = HttpServer::new(
         config.options.platform.wrap(service(state.clone(), cors)),
@@ -119,6 +120,7 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
     if let Some(admin) = admin {
         admin.abort();
     }
+    rules.end(&wanted.get()).await;
     telemetry.flush().await;
     access_log.flush().await;
     served

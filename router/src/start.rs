@@ -21,9 +21,10 @@ use crate::config::RouterConfig;
 use crate::engine::adapters::{
     AdapterHub, AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules,
 };
-use crate::engine::condition::{ConditionRecord, Wanted};
+use crate::engine::condition::{ConditionOptions, ConditionRecord, Wanted};
 use crate::engine::generation::EngineHandle;
 use crate::engine::recruiter::Recruiter;
+use crate::engine::trainer::Trainers;
 use crate::engine::weights::WeightsRules;
 use crate::engine::{Engine, EngineFacts, ShardedEngine, connect_any, engine_loop};
 use crate::grammar::Grammars;
@@ -75,8 +76,7 @@ pub(crate) async fn build(
     let first = connected(&engines);
     let loader = Arc::new(first.adapter_loader());
     let adapters = adapters(config, &model, loader, facts.max_adapters, &metrics).await?;
-    let weights_rules =
-        WeightsRules::new(options.condition.weights_root.clone(), Arc::new(first.weights_checker()));
+    let weights_rules = weights_rules(&options.condition, first);
     let recruiter = Recruiter::beside(first, options.replicas.secret()?, adapters.clone());
     engines.iter_mut().for_each(|engine| engine.restores(adapters.clone()));
     let outbox = block_events.map(|listeners| outbox(config, listeners, &adapters, &metrics));
@@ -173,6 +173,13 @@ fn replica_record(config: &RouterConfig) -> ReplicaRecord {
         path: config.replica_record.clone(),
         num_supervised: if config.supervised { config.own_replicas().len() } else { 0 },
     }
+}
+
+/// Which weights may take the place of those that the shards were started with.
+fn weights_rules(options: &ConditionOptions, engine: &ShardedEngine) -> WeightsRules {
+    let (hosts, timeout) = (options.trainer_host.clone(), Duration::from_secs(options.trainer_timeout));
+    let trainers = Trainers::new(hosts, timeout, Arc::new(engine.weights_receiver()));
+    WeightsRules::new(options.weights_root.clone(), Arc::new(engine.weights_checker()), trainers)
 }
 
 /// Where the engine loop puts what is told of the prefix caches.

@@ -2,8 +2,12 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,10 @@ import torch
 from e2e import faults
 from e2e.clients import COMPLETE, ERROR, Load, Record, make_body
 from e2e.faults import MAX_CONCURRENT
-from e2e.launched import Launched, wait_until
+from e2e.launched import Launched, arguments, wait_until
 from e2e.models import reference
 from e2e.oracle import Oracle
+from e2e.sockets import listening
 from e2e.test_adapters import make_adapter
 from e2e.test_sleep import status, texts
 from tokenizers import Tokenizer
@@ -23,6 +28,7 @@ from updated_weights import changed, cut_off, trained
 
 pytestmark = pytest.mark.timeout(300)
 
+TRAINER = Path(__file__).parents[2] / "examples" / "send_weights.py"
 LONG = 150
 BODIES = [make_body(number, LONG) for number in range(4)]
 
@@ -42,7 +48,7 @@ def root(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def flags(root: Path) -> list[str]:
-    return ["--allow-model-changes", f"--weights-root={root}"]
+    return ["--allow-model-changes", f"--weights-root={root}", "--trainer-host=127.0.0.1"]
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +217,128 @@ def test_what_cannot_be_used_leaves_those_in_use(
     oracles["a"].check(Load(server, BODIES).finish())
 
 
+def send(server: Launched, folder: Path, code: int = 0) -> str:
+    """What a trainer with the tensors of this folder says at its end."""
+    address = "http://{}:{}".format(*server.address or ())
+    command = [sys.executable, str(TRAINER), str(folder), f"--server={address}", f"--version={folder.name}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+# Sends all tensors but the last one, which it has announced.
+HALF_A_TRAINER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {examples!r})
+from send_weights import Server, tensors_of
+
+class Late:
+    def __init__(self, tensor):
+        self.dtype, self.shape = tensor.dtype, tensor.shape
+
+    def contiguous(self):
+        print("half", flush=True)
+        time.sleep(600)
+
+server = Server({address!r})
+first, *others, (name, last) = tensors_of(Path({folder!r}))
+print(server.send_bucket([first], "half")["missing"], flush=True)
+server.send_bucket([*others, (name, Late(last))], "half")
+"""
+
+
+@contextmanager
+def half_a_trainer(server: Launched, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    address = "http://{}:{}".format(*server.address or ())
+    script = HALF_A_TRAINER.format(examples=str(TRAINER.parent), address=address, folder=str(folder))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as trainer:
+        try:
+            assert trainer.stdout is not None
+            assert int(trainer.stdout.readline()) > 1
+            assert trainer.stdout.readline() == "half\n"
+            yield trainer
+        finally:
+            trainer.kill()
+
+
+def receivers(server: Launched) -> list[int]:
+    """Processes that are ranks of a trainer's group for the shards of this server."""
+    shards = [faults.shard(server, rank) for rank in range(2)]
+    tasks = [task for shard in shards for task in Path(f"/proc/{shard}/task").iterdir()]
+    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return [pid for pid in children if "penstock_server.network.trainer_group" in arguments(pid)]
+
+
+def received(root: Path) -> list[Path]:
+    return list(root.glob(".received-*"))
+
+
+def test_weights_of_a_trainer_are_used_as_those_of_a_folder(
+    server: Launched, root: Path, oracles: dict[str, Oracle]
+) -> None:
+    update(server, "a")
+    with faults.held(server), ThreadPoolExecutor() as pool:
+        load = Load(server, BODIES)
+        load.wait_for_each(5)
+        sent = pool.submit(send, server, root / "b")
+        wait_until(lambda: status(server) == "changing" or sent.done(), 120)
+        assert load.ends() == []
+        faults.hold_file(server.tmp).unlink()
+        assert "'missing': 0" in sent.result()
+        faults.hold_file(server.tmp).touch()
+    assert [record.end for record in load.finish()] == [COMPLETE] * len(BODIES)
+    assert receivers(server) == []
+    oracles["b"].begin()
+    oracles["b"].check(Load(server, BODIES).finish())
+    # Who is started again has them from where they were received.
+    assert len(received(root)) == 1
+    killed_shard(server)
+    faults.wait_until_ready(server)
+    records = Load(server, BODIES).finish()
+    assert all(record.ends == [COMPLETE] and oracles["b"].is_right(record) for record in records)
+    update(server, "a")
+    assert received(root) == [], "nobody uses them any more"
+
+
+def test_a_trainer_that_is_killed_hurts_nobody(
+    server: Launched, root: Path, oracles: dict[str, Oracle]
+) -> None:
+    update(server, "a")
+    oracles["a"].begin()
+    with faults.held_load(server, BODIES) as load, half_a_trainer(server, root / "b") as trainer:
+        assert len(received(root)) == 1
+        ranks = receivers(server)
+        assert len(ranks) == 2
+        assert {host for pid in ranks for host, _ in listening(pid)} == {"127.0.0.1"}
+        trainer.kill()
+        wait_until(lambda: not received(root) and not any(map(arguments, ranks)), 60)
+    oracles["a"].check(load.finish())
+    assert "the trainer, or another rank of its group, is gone" in server.stderr
+    with half_a_trainer(server, root / "b"):
+        code, left = server.post("/destroy_weights_update_group", {"group_name": "trainer"})
+        assert (code, left["success"]) == (200, True)
+        wait_until(lambda: not received(root) and not receivers(server), 60)
+    oracles["a"].check(Load(server, BODIES).finish())
+
+
+def test_what_a_trainer_sends_and_cannot_be_used_leaves_those_in_use(
+    server: Launched, root: Path, oracles: dict[str, Oracle]
+) -> None:
+    update(server, "a")
+    for folder, message in [
+        ("shape", "has shape [2, 2], and [96, 64] in the weights in use; the group has ended"),
+        ("nan", "stays as it was"),
+    ]:
+        assert message in send(server, root / folder, code=1)
+        assert received(root) == []
+    assert "'missing': 1" in send(server, root / "missing")
+    wait_until(lambda: not received(root), 60)
+    assert json.loads(server.get("/info")[1])["weights_version"] == "a"
+    oracles["a"].begin()
+    oracles["a"].check(Load(server, BODIES).finish())
+
+
 def test_a_folder_that_is_gone_is_waited_for(
     model: Path, tmp_path: Path, root: Path, oracles: dict[str, Oracle]
 ) -> None:
@@ -262,3 +390,10 @@ def test_every_feature_gives_the_texts_of_a_fresh_start(
         code, refused = server.post("/update_weights", {"path": "nan"})
         assert (code, "stays as it was" in refused["error"]) == (503, True)
         assert texts(server) == expected[root / "a"]
+        update(server, "b")
+        send(server, root / "a")
+        assert texts(server) == expected[root / "a"]
+        assert len(received(root)) == 1
+        server.signal(signal.SIGTERM)
+        assert server.end()[0] == 0
+        assert received(root) == []

@@ -12,6 +12,8 @@ use super::about::{health, info, metrics, models, stats, version};
 use super::adapters::{self, LoadAdapterRequest, LoadedAdapters, UnloadAdapterRequest};
 use super::anthropic::{self, MessagesRequest, MessagesResponse, TokenCount};
 use super::clouds::{invocations, vertex};
+use super::condition::tensors::UpdateWeightsFromDistributed;
+use super::condition::trainer::{DestroyWeightsUpdateGroup, InitWeightsUpdateGroup, TrainerState};
 use super::condition::update::{UpdateWeights, WeightsState};
 use super::condition::{self, SleepState};
 use super::kserve::infer::{InferRequest, InferResponse};
@@ -413,6 +415,24 @@ fn run_time_condition() -> Vec<Route> {
                 .asks("model", json!({ "type": "string" }))
                 .accepts::<UpdateWeights>()
                 .returns::<WeightsState>(),
+        ),
+        Route::post("/init_weights_update_group", condition::trainer::init).doc(
+            Doc::new("Have the shards be ranks of a trainer's group, for callers who may")
+                .asks("model", json!({ "type": "string" }))
+                .accepts::<InitWeightsUpdateGroup>()
+                .returns::<TrainerState>(),
+        ),
+        Route::post("/update_weights_from_distributed", condition::trainer::update).doc(
+            Doc::new("Receive tensors from a trainer, and use them when all are there, for callers who may")
+                .asks("model", json!({ "type": "string" }))
+                .accepts::<UpdateWeightsFromDistributed>()
+                .returns::<TrainerState>(),
+        ),
+        Route::post("/destroy_weights_update_group", condition::trainer::destroy).doc(
+            Doc::new("Have the shards leave a trainer's group, for callers who may")
+                .asks("model", json!({ "type": "string" }))
+                .accepts::<DestroyWeightsUpdateGroup>()
+                .returns::<TrainerState>(),
         ),
         Route::get("/is_sleeping", condition::handler::is_sleeping)
             .doc(Doc::new("Whether the model sleeps").returns::<SleepState>()),

@@ -26,9 +26,11 @@ mod shard_adapters;
 pub mod shard_address;
 mod shard_condition;
 pub mod shard_socket;
+mod shard_trainer;
 mod shard_weights;
 mod sharded;
 pub mod speculation;
+pub mod trainer;
 pub mod weights;
 
 use async_trait::async_trait;
@@ -43,6 +45,7 @@ use condition::Condition;
 pub use changes::ChangeError;
 pub use client::{Patience, describe_shard, watch_shard};
 pub use shard_adapters::ReplicaAdapters;
+pub use shard_trainer::ReplicaReceivers;
 pub use shard_weights::ReplicaWeights;
 pub use sharded::{ConnectOptions, ShardedEngine, connect_any};
 

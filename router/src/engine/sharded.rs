@@ -18,6 +18,7 @@ use super::heartbeats::Heartbeats;
 use super::shard_adapters::ReplicaAdapters;
 use super::shard_condition::{bring, is_as_wanted};
 use super::shard_socket::ShardSocket;
+use super::shard_trainer::ReplicaReceivers;
 use super::shard_weights::ReplicaWeights;
 use super::{Engine, EngineError, EngineFacts, Origin};
 
@@ -142,6 +143,11 @@ impl ShardedEngine {
     /// What asks all groups that are connected whether other weights may take the place of theirs.
     pub fn weights_checker(&self) -> ReplicaWeights {
         ReplicaWeights(self.groups.clone())
+    }
+
+    /// What has all groups receive weights from a trainer.
+    pub fn weights_receiver(&self) -> ReplicaReceivers {
+        ReplicaReceivers(self.groups.clone())
     }
 
     /// All groups, this one among them.

@@ -2,12 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 
-use super::condition::NewWeights;
+use super::condition::{Condition, NewWeights};
+use super::trainer::{Trainers, is_received};
 use crate::base::folder_below::folder_below;
+
+/// How long the end of a server waits until shards have removed what was received.
+const END_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Why weights may not take the place of others.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,19 +38,33 @@ pub struct WeightsRules {
     pub root: Option<PathBuf>,
     /// Who compares them.
     pub checker: Arc<dyn WeightsChecker>,
+    /// Who sends further ones.
+    pub trainers: Trainers,
     /// Held while weights are replaced: one after the other.
     pub turn: Arc<Mutex<()>>,
 }
 
 impl WeightsRules {
     /// Those of a server that has this folder.
-    pub fn new(root: Option<PathBuf>, checker: Arc<dyn WeightsChecker>) -> Self {
-        Self { root, checker, turn: Arc::default() }
+    pub fn new(root: Option<PathBuf>, checker: Arc<dyn WeightsChecker>, trainers: Trainers) -> Self {
+        Self { root, checker, trainers, turn: Arc::default() }
     }
 
-    /// The folder at this path, if it is one whose weights may be used.
+    /// The folder at this path, if it is one whose weights may be used: none that a trainer fills.
     pub fn folder(&self, path: &str) -> Option<PathBuf> {
-        folder_below(self.root.as_ref()?, path)
+        folder_below(self.root.as_ref()?, path).filter(|folder| !is_received(folder))
+    }
+
+    /// The server ends, and with it what was received: nobody reads it any more.
+    pub async fn end(&self, last: &Condition) {
+        let received = async {
+            self.trainers.end().await;
+            if let Some(weights) = &last.weights {
+                self.trainers.forget(&weights.new.folder).await;
+            }
+        };
+        // Shards that are stopped as well, or hang, are not waited for.
+        let _ = tokio::time::timeout(END_DEADLINE, received).await;
     }
 
     /// The weights in a folder, which fit. Without a `version`, they are called by what the shards say of the files.

@@ -30,7 +30,14 @@ const METRICS: &str = "/metrics";
 const ADAPTERS: [&str; 4] =
     ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"];
 /// They change the upstream of a model, if it has one alone.
-const CONDITION: [&str; 3] = ["/sleep", "/wake_up", "/update_weights"];
+const CONDITION: [&str; 6] = [
+    "/sleep",
+    "/wake_up",
+    "/update_weights",
+    "/init_weights_update_group",
+    "/update_weights_from_distributed",
+    "/destroy_weights_update_group",
+];
 
 /// The service.
 pub fn service(proxy: Proxy, access_log: AccessLog) -> Router {

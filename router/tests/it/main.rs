@@ -33,5 +33,6 @@ mod support;
 mod telemetry;
 mod tls;
 mod tokenize;
+mod trainer;
 mod unread;
 mod weights;

@@ -64,6 +64,10 @@ class WeightsKept(FolderRefused):
     """Other weights could not be read after all: those from before are in use again."""
 
 
+class WeightsNotReceived(PenstockError):
+    """What a trainer was to send has not come, or there is no room for it: the shard is in its group no more."""
+
+
 class AdapterInUse(PenstockError):
     """An adapter cannot be unloaded while a slot uses it."""
 

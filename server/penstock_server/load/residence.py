@@ -25,13 +25,15 @@ from penstock_server.base.errors import (
 from penstock_server.base.log import stage
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.engine import Description, Engine
+from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.folders import Folders, open_folders
-from penstock_server.files.same_model import check_same
+from penstock_server.files.same_model import check_same, replaceable
 from penstock_server.files.versions import Versions, read_versions
 from penstock_server.load.allocation import allocating
 from penstock_server.load.free_memory import free_memory
 from penstock_server.load.load_engine import Lasting, Prepared, load, prepare
 from penstock_server.load.loaded import Loaded
+from penstock_server.load.receiving import Receiving
 from penstock_server.network.parked import Parked
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class Residence:
         self._wrap = wrap
         # What others are compared with.
         self._folder = folders.model
+        self.receiving = Receiving(folders.model.path, self._replaceable)
         prepared = prepare(config, *folders)
         loaded = prepared.loaded
         self._lasting = Lasting(loaded.group, loaded.grammars)
@@ -171,9 +174,14 @@ class Residence:
         except (StartError, OSError) as error:
             raise WeightsRefused(str(error)) from None
 
-    def _compared(self, config: ServerConfig) -> Folders:
-        if self._folder.spec is None and config.group.world_size > 1:
+    def _replaceable(self) -> Checkpoint:
+        """The tensors of the model; raises StartError where none can take their place."""
+        if self._folder.spec is None and self._config.group.world_size > 1:
             raise StartError("weights of a model of transformers on several shards cannot be replaced")
+        return replaceable(self._folder)
+
+    def _compared(self, config: ServerConfig) -> Folders:
+        self._replaceable()
         folders = open_folders(config)
         check_same(self._folder, folders.model)
         return folders

@@ -7,6 +7,66 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReceiveWeightsRequest(_message.Message):
+    __slots__ = ("join", "tensors", "leave", "forget")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    join: JoinTrainer
+    tensors: AnnouncedTensors
+    leave: LeaveTrainer
+    forget: str
+    def __init__(self, join: _Optional[_Union[JoinTrainer, _Mapping]] = ..., tensors: _Optional[_Union[AnnouncedTensors, _Mapping]] = ..., leave: _Optional[_Union[LeaveTrainer, _Mapping]] = ..., forget: _Optional[str] = ...) -> None: ...
+
+class JoinTrainer(_message.Message):
+    __slots__ = ("host", "port", "group", "rank", "world_size", "timeout_s")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    port: int
+    group: str
+    rank: int
+    world_size: int
+    timeout_s: int
+    def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ..., group: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., timeout_s: _Optional[int] = ...) -> None: ...
+
+class AnnouncedTensors(_message.Message):
+    __slots__ = ("path", "tensors")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    tensors: _containers.RepeatedCompositeFieldContainer[AnnouncedTensor]
+    def __init__(self, path: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[AnnouncedTensor, _Mapping]]] = ...) -> None: ...
+
+class AnnouncedTensor(_message.Message):
+    __slots__ = ("name", "dtype", "shape")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LeaveTrainer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReceiveWeightsResponse(_message.Message):
+    __slots__ = ("is_busy", "num_missing", "missing")
+    IS_BUSY_FIELD_NUMBER: _ClassVar[int]
+    NUM_MISSING_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    is_busy: bool
+    num_missing: int
+    missing: str
+    def __init__(self, is_busy: bool = ..., num_missing: _Optional[int] = ..., missing: _Optional[str] = ...) -> None: ...
+
 class CheckWeightsRequest(_message.Message):
     __slots__ = ("path",)
     PATH_FIELD_NUMBER: _ClassVar[int]

@@ -79,6 +79,11 @@ class EngineStub(object):
                 request_serializer=penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsRequest.SerializeToString,
                 response_deserializer=penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsResponse.FromString,
                 _registered_method=True)
+        self.ReceiveWeights = channel.unary_unary(
+                '/penstock.engine.v1.Engine/ReceiveWeights',
+                request_serializer=penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsRequest.SerializeToString,
+                response_deserializer=penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsResponse.FromString,
+                _registered_method=True)
 
 
 class EngineServicer(object):
@@ -162,6 +167,16 @@ class EngineServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReceiveWeights(self, request, context):
+        """Has the shard take part in the group of a trainer that sends weights, which go into a folder: `ReplaceWeights` has them
+        used. Answers at once; what was ordered goes on beside the steps, and a request without an order asks how far it is.
+        Tensors that do not fit are refused with INVALID_ARGUMENT. Where the trainer or another rank is gone or silent, or there
+        is no room: FAILED_PRECONDITION. Either ends the shard's part in the group; what was received is removed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -209,6 +224,11 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.ReplaceWeights,
                     request_deserializer=penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsRequest.FromString,
                     response_serializer=penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsResponse.SerializeToString,
+            ),
+            'ReceiveWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReceiveWeights,
+                    request_deserializer=penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsRequest.FromString,
+                    response_serializer=penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -454,6 +474,33 @@ class Engine(object):
             '/penstock.engine.v1.Engine/ReplaceWeights',
             penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsRequest.SerializeToString,
             penstock__server_dot_pb_dot_engine__pb2.ReplaceWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReceiveWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.engine.v1.Engine/ReceiveWeights',
+            penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsRequest.SerializeToString,
+            penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from penstock_server.base.errors import PenstockError
+from penstock_server.files.received_folder import remove_folder
 from penstock_server.load.residence import Residence
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.changes import Changes
+from penstock_server.rpc.conversion import announced_of, meeting_of
 
 
 class _Method(NamedTuple):
@@ -30,6 +32,7 @@ class Calls:
             "WakeUp": _Method(pb.WakeUpRequest, self.wake_up),
             "CheckWeights": _Method(pb.CheckWeightsRequest, self.check_weights),
             "ReplaceWeights": _Method(pb.ReplaceWeightsRequest, self.replace_weights),
+            "ReceiveWeights": _Method(pb.ReceiveWeightsRequest, self.receive_weights),
         }
 
     def load_adapter(self, request: pb.LoadAdapterRequest) -> pb.LoadAdapterResponse:
@@ -68,6 +71,26 @@ class Calls:
         path = Path(request.path) if request.path else None
         self._changes.replace_weights(path, request.weights_version, request.label)
         return pb.ReplaceWeightsResponse()
+
+    def receive_weights(self, request: pb.ReceiveWeightsRequest) -> pb.ReceiveWeightsResponse:
+        """Orders something of the shard's rank in a trainer's group, or asks how far it is."""
+        receiving = self._residence.receiving
+        match request.WhichOneof("order"):
+            case "join":
+                receiving.join(meeting_of(request.join))
+            case "tensors":
+                receiving.receive(Path(request.tensors.path), announced_of(request.tensors))
+            case "leave":
+                receiving.leave()
+                return pb.ReceiveWeightsResponse()
+            case "forget":
+                remove_folder(Path(request.forget))
+                return pb.ReceiveWeightsResponse()
+        progress = receiving.progress()
+        missing = progress.missing
+        return pb.ReceiveWeightsResponse(
+            is_busy=progress.is_busy, num_missing=len(missing), missing=missing[0] if missing else ""
+        )
 
     def answer(self, method: str, encoded: bytes) -> bytes:
         """The encoded answer to an encoded request."""

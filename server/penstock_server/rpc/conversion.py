@@ -15,6 +15,7 @@ from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Admit, Appends, Grammar, Numbers, Plan, Spans
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.files.generation_config import GenerationDefaults
+from penstock_server.load.receiving import Announced, Meeting
 from penstock_server.pb import engine_pb2 as pb
 
 # What `by_slot` reads.
@@ -216,3 +217,13 @@ def _add_told(message: pb.Outcome, outcome: Outcome) -> None:
             top_logprobs=chain.from_iterable(prompt.top_logprobs),
             ranks=prompt.ranks,
         )
+
+
+def meeting_of(join: pb.JoinTrainer) -> Meeting:
+    """Where a trainer is, and which of its ranks this shard is to be."""
+    return Meeting(join.host, join.port, join.group, join.rank, join.world_size, join.timeout_s)
+
+
+def announced_of(tensors: pb.AnnouncedTensors) -> list[Announced]:
+    """What a trainer sends."""
+    return [Announced(it.name, it.dtype, tuple(it.shape)) for it in tensors.tensors]

@@ -60,6 +60,11 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     ) -> pb.ReplaceWeightsResponse:
         return self._calls.replace_weights(request)
 
+    def ReceiveWeights(
+        self, request: pb.ReceiveWeightsRequest, context: grpc.ServicerContext
+    ) -> pb.ReceiveWeightsResponse:
+        return self._calls.receive_weights(request)
+
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
         # At once: a client may wait for the headers before it sends the first plan.
         context.send_initial_metadata(())

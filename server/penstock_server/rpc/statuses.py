@@ -12,6 +12,7 @@ from penstock_server.base.errors import (
     ShardFailed,
     StaleEpoch,
     WeightsKept,
+    WeightsNotReceived,
     WeightsRefused,
 )
 
@@ -35,6 +36,7 @@ _CODES: dict[type[PenstockError], Code] = {
     StaleEpoch: Code.ABORTED,
     ShardFailed: Code.UNAVAILABLE,
     WeightsKept: Code.FAILED_PRECONDITION,
+    WeightsNotReceived: Code.FAILED_PRECONDITION,
     WeightsRefused: Code.INVALID_ARGUMENT,
 }
 

@@ -3,6 +3,8 @@
 
 pub mod handler;
 mod query;
+pub mod tensors;
+pub mod trainer;
 pub mod update;
 
 use serde::Serialize;

@@ -1,5 +1,7 @@
 //! `POST /update_weights`: the weights of a folder in the place of those in use.
 
+use std::path::PathBuf;
+
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
@@ -74,20 +76,43 @@ pub async fn update_weights(
         return Err(unknown("level"));
     }
     let UpdateWeights { path, version, mode } = request;
-    check_version(version.as_deref())?;
+    check_version("version", version.as_deref())?;
     let Some(folder) = app.weights_rules.folder(&path) else {
         return Err(Error::invalid("path", "`path` must be a folder below --weights-root"));
     };
-    let _turn = app.weights_rules.turn.lock().await;
-    let shown = folder.display().to_string();
-    let new = app.weights_rules.check(folder, version).await.map_err(|failure| unfit(failure, &shown))?;
-    let engine = &app.inference.engine;
-    let changed = engine.replace_weights(new, mode.unwrap_or_default() == UpdateMode::Abort).await;
-    let condition = changed.map_err(refused)?;
-    Ok(Json(WeightsState::new(&condition, &engine.facts().weights_version)))
+    in_any_case(async move { replace(&app, folder, version, mode.unwrap_or_default(), "path").await })
+        .await?
+        .map(Json)
 }
 
-fn check_version(version: Option<&str>) -> Result<(), Error> {
+/// Does it also when the client leaves meanwhile.
+pub(super) async fn in_any_case<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::spawn(work).await.map_err(|_| Error::Internal)
+}
+
+/// Has requests computed with the weights of a folder, if they fit. `param`: what is at fault if they do not.
+pub(super) async fn replace(
+    app: &AppState,
+    folder: PathBuf,
+    version: Option<String>,
+    mode: UpdateMode,
+    param: &'static str,
+) -> Result<WeightsState, Error> {
+    let (rules, engine) = (&app.weights_rules, &app.inference.engine);
+    let _turn = rules.turn.lock().await;
+    let before = engine.wanted().get().weights;
+    let checked = rules.check(folder.clone(), version).await;
+    let new = checked.map_err(|failure| unfit(failure, param, &folder.display().to_string()))?;
+    let condition = engine.replace_weights(new, mode == UpdateMode::Abort).await.map_err(refused)?;
+    if let Some(before) = before.filter(|before| before.new.folder != folder) {
+        rules.trainers.forget(&before.new.folder).await;
+    }
+    Ok(WeightsState::new(&condition, &engine.facts().weights_version))
+}
+
+pub(super) fn check_version(param: &'static str, version: Option<&str>) -> Result<(), Error> {
     let is_name =
         |it: &str| !it.trim().is_empty() && it.len() <= MAX_VERSION_BYTES && !it.contains(char::is_control);
     if version.is_none_or(is_name) {
@@ -95,15 +120,15 @@ fn check_version(version: Option<&str>) -> Result<(), Error> {
     }
     let given = version.map_or(0, str::len);
     let rule = format!("1 to {MAX_VERSION_BYTES} bytes, not only spaces, and no control characters");
-    Err(Error::invalid("version", format!("`version` must have {rule}. Given: {given} bytes")))
+    Err(Error::invalid(param, format!("`{param}` must have {rule}. Given: {given} bytes")))
 }
 
 /// The reason without the path of the folder.
-fn unfit(failure: CheckFailure, folder: &str) -> Error {
+fn unfit(failure: CheckFailure, param: &'static str, folder: &str) -> Error {
     match failure {
         CheckFailure::Refused(reason) => {
             let reason = reason.replace(folder, "its folder");
-            Error::invalid("path", format!("the weights cannot be used: {reason}"))
+            Error::invalid(param, format!("the weights cannot be used: {reason}"))
         }
         CheckFailure::Unreachable(reason) => {
             tracing::warn!(reason, "no shard says whether weights fit");

@@ -126,6 +126,35 @@ pub(super) const BODIES: &[BodyFields] = &[
         nested: &[],
     },
     BodyFields {
+        on: On::InitWeightsUpdateGroup,
+        title: "`/init_weights_update_group`",
+        works: &[&["backend", "group_name", "master_address", "master_port", "rank_offset", "world_size"]],
+        accepted: &[],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::UpdateWeightsFromDistributed,
+        title: "`/update_weights_from_distributed`",
+        works: &[&[
+            "abort_all_requests",
+            "dtypes",
+            "group_name",
+            "load_format",
+            "names",
+            "shapes",
+            "weight_version",
+        ]],
+        accepted: &["flush_cache", "torch_empty_cache"],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::DestroyWeightsUpdateGroup,
+        title: "`/destroy_weights_update_group`",
+        works: &[&["group_name"]],
+        accepted: &[],
+        nested: &[],
+    },
+    BodyFields {
         on: On::Infill,
         title: "`/infill`",
         works: &[

@@ -42,6 +42,12 @@ pub enum On {
     UnloadAdapter,
     /// `/update_weights`.
     UpdateWeights,
+    /// SGLang's `/init_weights_update_group`.
+    InitWeightsUpdateGroup,
+    /// SGLang's `/update_weights_from_distributed`.
+    UpdateWeightsFromDistributed,
+    /// SGLang's `/destroy_weights_update_group`.
+    DestroyWeightsUpdateGroup,
     /// llama.cpp's `/infill`.
     Infill,
     /// OpenAI's responses.

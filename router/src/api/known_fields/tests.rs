@@ -11,6 +11,8 @@ use super::table::FIELDS;
 use crate::api::adapters::{LoadAdapterRequest, UnloadAdapterRequest};
 use crate::api::anthropic::MessagesRequest;
 use crate::api::clouds::vertex::VertexRequest;
+use crate::api::condition::tensors::UpdateWeightsFromDistributed;
+use crate::api::condition::trainer::{DestroyWeightsUpdateGroup, InitWeightsUpdateGroup};
 use crate::api::condition::update::UpdateWeights;
 use crate::api::kserve::TextRequest;
 use crate::api::kserve::infer::{InferRequest, InputTensor, OutputName};
@@ -64,6 +66,9 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         (On::Detokenize, names_of::<DetokenizeRequest>()),
         (On::LoadAdapter, names_of::<LoadAdapterRequest>()),
         (On::UpdateWeights, names_of::<UpdateWeights>()),
+        (On::InitWeightsUpdateGroup, names_of::<InitWeightsUpdateGroup>()),
+        (On::UpdateWeightsFromDistributed, names_of::<UpdateWeightsFromDistributed>()),
+        (On::DestroyWeightsUpdateGroup, names_of::<DestroyWeightsUpdateGroup>()),
         (On::UnloadAdapter, names_of::<UnloadAdapterRequest>()),
         (On::Infill, names_of::<InfillRequest>()),
         (On::Responses, names_of::<ResponsesRequest>()),
@@ -84,7 +89,7 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         assert!(body.accepted.iter().all(|name| !expected.contains(&(*name).to_owned())), "{on:?}");
         assert!(body.nested.iter().all(|(name, _)| expected.contains(&(*name).to_owned())), "{on:?}");
     }
-    assert_eq!(BODIES.len(), 22);
+    assert_eq!(BODIES.len(), 25);
 }
 
 /// The names that a body reads, in order.

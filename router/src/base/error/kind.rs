@@ -131,9 +131,11 @@ impl Error {
             Self::RateLimited { .. } => ErrorKind::RateLimited,
             Self::TooSlow { .. } => ErrorKind::TooSlow,
             Self::Incomplete => ErrorKind::Incomplete,
-            Self::Unhealthy | Self::Restarting | Self::CannotChange | Self::NoUpstream => {
-                ErrorKind::Unhealthy
-            }
+            Self::Unhealthy
+            | Self::Restarting
+            | Self::CannotChange
+            | Self::NotReceived(_)
+            | Self::NoUpstream => ErrorKind::Unhealthy,
             Self::UpstreamLost => ErrorKind::EngineLost,
             Self::MalformedJson(_) => ErrorKind::MalformedJson,
             Self::TooDeep { .. } => ErrorKind::TooDeep,

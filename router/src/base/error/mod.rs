@@ -135,6 +135,9 @@ pub enum Error {
     /// The shards refuse what they are to become. The reason may name files, so it is only in the log.
     #[error("the model cannot do this now, and stays as it was: the server's log says why")]
     CannotChange,
+    /// What a trainer was to send has not come. The reason names no file and no address.
+    #[error("the weights were not received, those in use stay, and the group has ended: {0}")]
+    NotReceived(String),
     /// No upstream of the proxy takes requests.
     #[error("unhealthy: no upstream takes requests")]
     NoUpstream,
@@ -307,6 +310,7 @@ impl Error {
             | Self::Unhealthy
             | Self::Restarting
             | Self::CannotChange
+            | Self::NotReceived(_)
             | Self::NoUpstream
             | Self::UpstreamLost
             | Self::BuffersFull { .. }

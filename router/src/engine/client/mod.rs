@@ -4,6 +4,7 @@ mod describe;
 mod outcomes;
 mod pb;
 mod plans;
+mod receiving;
 
 use std::error::Error as _;
 use std::path::Path;
@@ -25,6 +26,7 @@ use super::condition::Weights;
 use super::shard_socket::{Credentials, Place, ShardSocket};
 use super::{EngineError, EngineFacts};
 use plans::to_pb;
+pub(super) use receiving::Order;
 
 /// Largest message either way: a prompt of a million tokens is 5 MB, prompt scores of one step far less.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;

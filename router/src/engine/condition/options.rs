@@ -24,4 +24,14 @@ pub struct ConditionOptions {
     #[arg(long, env)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights_root: Option<PathBuf>,
+
+    /// Host of a trainer that shards may be told to connect to for weights, as clients write it; several by commas, or given
+    /// again [default: none]
+    #[arg(long, env, value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trainer_host: Vec<String>,
+
+    /// Seconds that shards wait for the other ranks of a trainer's group, and for each tensor
+    #[arg(long, env, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub trainer_timeout: u64,
 }

@@ -282,6 +282,12 @@ fn bodies() -> Vec<(&'static str, Value)> {
         ("/v1/unload_lora_adapter", json!({"lora_name": "a"})),
         ("/unload_lora_adapter", json!({"lora_name": "a"})),
         ("/update_weights", json!({"path": "a", "mode": "abort"})),
+        (
+            "/init_weights_update_group",
+            json!({"master_address": "a", "master_port": 1, "rank_offset": 1, "world_size": 2}),
+        ),
+        ("/update_weights_from_distributed", json!({"names": ["a"], "dtypes": ["int8"], "shapes": [[1]]})),
+        ("/destroy_weights_update_group", json!({"group_name": "a"})),
     ]
 }
 

@@ -17,6 +17,7 @@ use penstock_router::chat::ChatFormat;
 use penstock_router::chat::template::ChatTemplates;
 use penstock_router::engine::adapters::{AdapterLimits, AdapterRecord, Adapters, RunTimeRules};
 use penstock_router::engine::generation::EngineStatus;
+use penstock_router::engine::trainer::Trainers;
 use penstock_router::engine::weights::WeightsRules;
 use penstock_router::engine::{Engine, EngineFacts, engine_loop};
 use penstock_router::grammar::Grammars;
@@ -240,7 +241,7 @@ impl Server {
             api_keys,
             adapter_rules: RunTimeRules::default(),
             is_model_open: false,
-            weights_rules: WeightsRules::new(None, Arc::new(FakeWeights)),
+            weights_rules: WeightsRules::new(None, Arc::new(FakeWeights), trainers()),
             body_limits: body_limits(),
             socket_rules: Arc::new(SocketRules::new(&small_bodies(), &[])),
             telemetry: Telemetry::default(),
@@ -386,4 +387,9 @@ pub fn sample_path(path: &str) -> String {
 pub fn post(path: &str, body: &Value) -> Request<Body> {
     let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
     request.body(Body::from(body.to_string())).unwrap()
+}
+
+/// One, at a host that is called so.
+fn trainers() -> Trainers {
+    Trainers::new(vec!["trainer".to_owned()], Duration::from_secs(300), Arc::new(FakeWeights))
 }
