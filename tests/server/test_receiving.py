@@ -2,7 +2,9 @@
 
 import json
 import os
-import threading
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -19,6 +21,7 @@ from penstock_server.files.received_folder import FILE, Layout, make_folder
 from penstock_server.files.same_model import check_same, replaceable
 from penstock_server.load.receiving import Announced, Meeting, Progress, Receiving
 from safetensors.torch import load_file
+from shard_client import environment
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import (
     Backend,
@@ -246,18 +249,46 @@ def test_without_room_nothing_is_left(
     assert not path.exists()
 
 
-def test_the_process_ends_with_its_shard(served: Path, tmp_path: Path) -> None:
-    before = threading.active_count()
-    shard = receiving(open_folder(served))
-    store = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-    shard.join(Meeting("127.0.0.1", store.port, "g", 1, 2, 60))
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    shard.leave()
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+# As a shard: it says which process is the rank, and is killed while that waits for a trainer.
+KILLED_SHARD = """
+import os, signal, sys
+from pathlib import Path
+from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.load.receiving import Meeting, Receiving
+
+folder = Path(sys.argv[1])
+Receiving(folder, lambda: Checkpoint.open(folder)).join(Meeting("127.0.0.1", 9, "g", 1, 2, 600))
+print(Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush=True)
+sys.stdin.read(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def command_of(pid: int) -> str:
+    """Nothing of a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_the_process_ends_with_its_shard(served: Path) -> None:
+    command = [sys.executable, "-c", KILLED_SHARD, str(served)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True) as shard:
+        assert shard.stdin is not None
+        assert shard.stdout is not None
+        pid = int(shard.stdout.readline())
+        deadline = time.monotonic() + 60
+        while "penstock_server.network.trainer_group" not in command_of(pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        # The rank inherits none of these: it learns by its own pipe that the shard is gone.
+        shard.stdin.close()
+        assert shard.wait(60) == -signal.SIGKILL
+        while command_of(pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_noise_has_no_weights_that_could_be_replaced(served: Path) -> None:
