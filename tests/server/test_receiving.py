@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,17 @@ def test_without_room_nothing_is_left(
     group.announce(path, tensors)
     assert "No space left on device" in str(failure(group.shards[0]))
     assert not path.exists()
+
+
+def test_a_folder_that_somebody_removes_is_no_fault_of_the_trainer(
+    trainer: Callable[..., Trainer], tensors: Tensors, tmp_path: Path
+) -> None:
+    group, path = trainer(), tmp_path / ".received-x"
+    group.meet()
+    group.send(path, {"model.norm.weight": tensors["model.norm.weight"]})
+    shutil.rmtree(path)
+    group.announce(path, {NAME: tensors[NAME]})
+    assert str(failure(group.shards[0])) == "the folder with what came before is gone"
 
 
 # As a shard: it says which process is the rank, and is killed while that waits for a trainer.

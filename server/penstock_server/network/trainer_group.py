@@ -116,6 +116,8 @@ def _serve(orders: _Orders, answers: TextIO) -> None:
                 group.receive(order["file"], order["places"])
         except SentLess:
             answer = {"failed": "a tensor has fewer bytes than were announced"}
+        except FileNotFoundError:
+            answer = {"failed": "the folder with what came before is gone"}
         except (RuntimeError, ValueError, OSError) as error:
             waited_s = time.monotonic() - begun
             answer = {"failed": _reason(group, waited_s, timeout_s), "details": str(error)}
