@@ -12,6 +12,7 @@ pub mod launcher_line;
 pub mod launcher_tie;
 pub mod listen_address;
 pub(crate) mod live_state;
+pub mod pem;
 pub mod private_socket;
 pub(crate) mod rate_limit;
 pub(crate) mod request_id;

@@ -13,8 +13,7 @@ use axum::http::uri::{Authority, Scheme};
 use futures::future::BoxFuture;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -24,6 +23,7 @@ use tower::Service;
 
 use super::error::ProxyError;
 use super::url::socket_of;
+use crate::base::pem::PemFile;
 
 /// Longest time for TCP and TLS to be agreed on.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,16 +55,10 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, ProxyError> {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(roots);
     };
-    let unreadable = |reason: String| ProxyError::UnreadableCa { path: path.to_owned(), reason };
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.to_string()))? {
-        let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
-        roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
+    for certificate in (PemFile { flag: "--upstream-ca", path }).certificates()? {
+        roots.add(certificate)?;
     }
-    if roots.is_empty() {
-        Err(unreadable("it holds no certificate in PEM format".to_owned()))
-    } else {
-        Ok(roots)
-    }
+    Ok(roots)
 }
 
 impl Service<Uri> for Connector {

@@ -6,6 +6,7 @@ use metrics_exporter_prometheus::BuildError;
 use thiserror::Error as ThisError;
 
 use super::url::UpstreamUrl;
+use crate::base::pem::PemFileError;
 use crate::http::auth::ApiKeyError;
 use crate::http::server::tls::TlsError;
 
@@ -23,8 +24,8 @@ pub enum ProxyError {
     ModelsFile { path: PathBuf, reason: String },
     #[error(transparent)]
     ApiKeys(#[from] ApiKeyError),
-    #[error("cannot read --upstream-ca {}: {reason}", path.display())]
-    UnreadableCa { path: PathBuf, reason: String },
+    #[error(transparent)]
+    Ca(#[from] PemFileError),
     #[error("TLS to upstreams cannot be set up: {0}")]
     UpstreamTls(#[from] tokio_rustls::rustls::Error),
     #[error(transparent)]
