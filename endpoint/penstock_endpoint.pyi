@@ -90,10 +90,13 @@ class Endpoint:
         max_message_bytes: int,
         tcp: tuple[str, int] | None = None,
         secret: str | None = None,
+        tls: tuple[bytes, bytes, bytes] | None = None,
     ) -> Endpoint:
         """Bind the socket, and the TCP address if there is one; raises OSError where that cannot be.
 
-        `description`: an encoded DescribeResponse. `secret`: what every call to the TCP address has to bring.
+        `description`: an encoded DescribeResponse. `secret`: what every call to the TCP address has to bring. `tls`:
+        certificate, key and the authority that whoever connects there has to have a certificate of, in PEM format;
+        raises ValueError where they are of no use.
         """
     @property
     def tcp_port(self) -> int | None:

@@ -22,6 +22,9 @@ OF_THE_CHART = {
         "replica",
         "replica-policy",
         "replica-secret-file",
+        "replica-tls-cert",
+        "replica-tls-key",
+        "replica-tls-ca",
         # LeaderWorkerSet sets their variables.
         "nnodes",
         "node-rank",

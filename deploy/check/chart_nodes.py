@@ -9,6 +9,7 @@ from deploy.check.commands import CommandError
 
 Document = dict[str, Any]
 _IS_LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
+_OF_ALL = {"nodes", "node-tls"}
 _OF_THE_LEADER = ("ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
 
 
@@ -44,8 +45,8 @@ def _check_pods(leader: Document, worker: Document) -> None:
     first, other = (template["spec"]["containers"][0] for template in (leader, worker))
     _require(all(name in first for name in _OF_THE_LEADER), f"a leader with {', '.join(_OF_THE_LEADER)}")
     _require(not any(name in other for name in _OF_THE_LEADER), "no port, probe or drain of a worker")
-    _require(_secrets(worker) == {"nodes"}, "no secret of a worker but that of the nodes")
-    _require(_secrets(leader) == {"nodes", "api-keys", "tls"}, "a leader with all secrets")
+    _require(_secrets(worker) == _OF_ALL, "no secrets of a worker but those of the nodes")
+    _require(_secrets(leader) == _OF_ALL | {"api-keys", "tls"}, "a leader with all secrets")
     differ = {argument.split("=")[0] for argument in {*first["args"]} ^ {*other["args"]}}
     _require(
         differ == {"--api-key-file", "--tls-cert", "--tls-key"}, "the same flags of all pods but for keys"

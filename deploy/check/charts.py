@@ -67,6 +67,7 @@ _WRONG = (
     ("flags.master-port=1", "flags.master-port"),
     ("nodes=2", "nodeSecret.existingSecret"),
     ("nodeSecret.existingSecret=nodes", "nodeSecret.existingSecret"),
+    ("nodeTls.existingSecret=nodes", "nodeTls.existingSecret"),
     ("nodes=2,nodeSecret.existingSecret=nodes,flags.executor=ray", "flags.executor"),
     (
         "nodes=2,nodeSecret.existingSecret=nodes,model.volume.kind=persistentVolumeClaim",

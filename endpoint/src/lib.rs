@@ -23,6 +23,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::InterceptorLayer;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 
@@ -38,6 +39,8 @@ const SERVICE_NAME: &str = "penstock.engine.v1.Engine";
 
 /// A router's machine that is gone is noticed, and its connection closed.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
+/// How long whoever connects may take to show a certificate.
+const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// A stream of plans, as the thread that steps sees it.
 #[pyclass(frozen)]
@@ -262,13 +265,20 @@ struct Endpoint {
 /// Where it is reached.
 struct Listeners {
     unix: UnixListener,
-    /// With what every call there has to bring.
-    tcp: Option<(TcpListener, Option<Secret>)>,
+    tcp: Option<Tcp>,
+}
+
+struct Tcp {
+    listener: TcpListener,
+    /// What every call there has to bring.
+    secret: Option<Secret>,
+    /// Knows whether connections are encrypted.
+    server: Server,
 }
 
 enum Serving {
     /// Bound, and what it will serve.
-    Bound(Listeners, usize),
+    Bound(Box<Listeners>, usize),
     Running(JoinHandle<()>),
     Ended,
 }
@@ -278,15 +288,17 @@ type Taken = Option<(Option<Stream>, Option<Plan>)>;
 #[pymethods]
 impl Endpoint {
     /// Binds the socket, and the TCP address if there is one; raises OSError where that cannot be. `description`: an encoded
-    /// DescribeResponse. `secret`: what every call to the TCP address has to bring.
+    /// DescribeResponse. `secret`: what every call to the TCP address has to bring. `tls`: certificate, key and the authority
+    /// that whoever connects there has to have a certificate of, in PEM format; raises ValueError where they are of no use.
     #[new]
-    #[pyo3(signature = (path, description, max_message_bytes, tcp=None, secret=None))]
+    #[pyo3(signature = (path, description, max_message_bytes, tcp=None, secret=None, tls=None))]
     fn new(
         path: &str,
         description: &[u8],
         max_message_bytes: usize,
         tcp: Option<(String, u16)>,
         secret: Option<String>,
+        tls: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>,
     ) -> PyResult<Self> {
         let description = Arc::new(Mutex::new(described(description)?));
         let failed = |error: std::io::Error| PyOSError::new_err(error.to_string());
@@ -295,14 +307,15 @@ impl Endpoint {
         let bind = |address| TcpListener::bind(address).and_then(|it| it.set_nonblocking(true).map(|()| it));
         let tcp = tcp.map(bind).transpose().map_err(failed)?;
         let tcp_port = tcp.as_ref().and_then(|it| it.local_addr().ok()).map(|it| it.port());
-        let listeners = Listeners { unix, tcp: tcp.map(|it| (it, secret.map(Secret::new))) };
+        let (secret, server) = (secret.map(Secret::new), server(tls)?);
+        let listeners = Listeners { unix, tcp: tcp.map(|listener| Tcp { listener, secret, server }) };
         Ok(Endpoint {
             tcp_port,
             streams: Arc::new(Streams::new()),
             calls: Arc::new(Calls::new()),
             stopping: watch::Sender::new(false),
             description,
-            serving: Mutex::new(Serving::Bound(listeners, max_message_bytes)),
+            serving: Mutex::new(Serving::Bound(Box::new(listeners), max_message_bytes)),
         })
     }
 
@@ -325,7 +338,7 @@ impl Endpoint {
         *serving = Serving::Running(thread.spawn(move || {
             runtime.block_on(async {
                 // What fails here is a socket that nobody can use; the router then sees no heartbeat.
-                let _ = serve(listeners, service, max_message_bytes, stopping).await;
+                let _ = serve(*listeners, service, max_message_bytes, stopping).await;
             });
         })?);
         Ok(())
@@ -410,6 +423,19 @@ fn described(encoded: &[u8]) -> PyResult<DescribeResponse> {
     DescribeResponse::decode(encoded).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
+/// For the TCP address: nobody is heard there who shows no certificate, if there is one to compare it with.
+fn server(tls: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>) -> PyResult<Server> {
+    let Some((cert, key, ca)) = tls else { return Ok(Server::builder()) };
+    let config = ServerTlsConfig::new()
+        .identity(Identity::from_pem(cert, key))
+        .client_ca_root(Certificate::from_pem(ca))
+        .timeout(HANDSHAKE);
+    Server::builder().tls_config(config).map_err(|error| {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        PyValueError::new_err(format!("TLS cannot be set up: {}", cause.unwrap_or_default()))
+    })
+}
+
 /// Serves until the process stops.
 async fn serve(
     Listeners { unix, tcp }: Listeners,
@@ -428,17 +454,17 @@ async fn serve(
         }
     };
     let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(unix)?);
-    let on_unix = tonic::transport::Server::builder()
+    let on_unix = Server::builder()
         .add_service(engine.clone())
         .add_service(health.clone())
         .serve_with_incoming_shutdown(incoming, ended);
-    let Some((listener, secret)) = tcp else { return Ok(on_unix.await?) };
+    let Some(Tcp { listener, secret, server }) = tcp else { return Ok(on_unix.await?) };
     let mut stopping = stopping;
     let ended = async move { drop(stopping.wait_for(|is_stopping| *is_stopping).await) };
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(TCP_KEEPALIVE));
     let secret = Arc::new(secret);
-    let on_tcp = tonic::transport::Server::builder()
+    let on_tcp = server
         .layer(InterceptorLayer::new(move |call| match &*secret {
             Some(secret) => secret.check(call),
             None => Ok(call),

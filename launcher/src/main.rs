@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use penstock_router::base::launcher_tie;
+use penstock_router::engine::mutual_tls::MutualTlsError;
 use penstock_router::http::auth::{ApiKeyError, ApiKeys};
 use penstock_router::http::server::tls::TlsError;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -144,6 +145,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     // Wrong TLS files are reported before the model is loaded, not after.
     args.router.listen.tls_files().map(|files| files.acceptor()).transpose()?;
+    args.router.replicas.tls()?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, args.router.listen.scheme(), launched);
     if args.process.supervised {
@@ -246,6 +248,7 @@ fn is_wrong_usage(error: &anyhow::Error) -> bool {
         || error.is::<PortTaken>()
         || error.is::<ApiKeyError>()
         || error.is::<TlsError>()
+        || error.is::<MutualTlsError>()
         || error.is::<NotSupported>()
         || error.is::<NodesError>()
         || error.is::<ListenError>()

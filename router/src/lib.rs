@@ -146,7 +146,7 @@ pub fn check(config: &RouterConfig) -> Result<(), ServeError> {
     let options = &config.options;
     options.listen.tls_files().map(|files| files.acceptor()).transpose()?;
     http::cors::layer(&options.cors_allow_origin)?;
-    options.replicas.secret()?;
+    options.replicas.access()?;
     options.block_events.check()?;
     ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), 1)?;

@@ -7,8 +7,8 @@ use thiserror::Error;
 use crate::admin::record::Recorded;
 use crate::config::RouterConfig;
 use crate::engine::condition::Wanted;
+use crate::engine::replica_access::ReplicaAccessError;
 use crate::engine::replica_address::ReplicaAddress;
-use crate::engine::replica_secret::ReplicaSecretError;
 use crate::engine::shard_address::ShardAddress;
 use crate::engine::{ConnectOptions, Origin};
 
@@ -23,9 +23,9 @@ pub enum GroupsError {
         /// How many they are to be divided among.
         replicas: usize,
     },
-    /// There is no secret where one is to be.
+    /// A file is of no use.
     #[error(transparent)]
-    Secret(#[from] ReplicaSecretError),
+    Access(#[from] ReplicaAccessError),
 }
 
 /// How to connect to each replica: first those that are supervised with this router, then those that are not, as the router
@@ -40,15 +40,15 @@ pub(crate) fn to_connect(
         return Err(GroupsError::Uneven { sockets, replicas });
     }
     let step_timeout = Duration::from_secs(config.options.step_timeout);
-    let secret = config.options.replicas.secret()?;
+    let access = config.options.replicas.access()?;
     let options = |number, address: &ReplicaAddress| ConnectOptions {
-        sockets: address.sockets(secret.as_ref()),
+        sockets: address.sockets(&access),
         step_timeout,
         origin: Origin { number, address: address.to_string(), is_supervised: false },
         wanted: wanted.clone(),
     };
     let own_options = |(number, shards): (usize, Vec<ShardAddress>)| ConnectOptions {
-        sockets: shards.iter().map(|shard| shard.socket(secret.as_ref())).collect(),
+        sockets: shards.iter().map(|shard| shard.socket(&access)).collect(),
         step_timeout,
         origin: Origin {
             number: Some(number),

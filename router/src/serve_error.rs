@@ -6,7 +6,7 @@ use crate::base::error::Error;
 use crate::block_events::options::OpenEndpoint;
 use crate::chat::ChatFormatError;
 use crate::engine::EngineError;
-use crate::engine::replica_secret::ReplicaSecretError;
+use crate::engine::replica_access::ReplicaAccessError;
 use crate::http::auth::ApiKeyError;
 use crate::inference::limits::LimitsError;
 use crate::observe::telemetry::TelemetryError;
@@ -38,7 +38,7 @@ pub enum ServeError {
     #[error(transparent)]
     Groups(#[from] replica_groups::GroupsError),
     #[error(transparent)]
-    ReplicaSecret(#[from] ReplicaSecretError),
+    ReplicaAccess(#[from] ReplicaAccessError),
     #[error(transparent)]
     BlockEvents(#[from] OpenEndpoint),
     #[error("cannot set up the metrics: {0}")]

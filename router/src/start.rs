@@ -77,7 +77,7 @@ pub(crate) async fn build(
     let loader = Arc::new(first.adapter_loader());
     let adapters = adapters(config, &model, loader, facts.max_adapters, &metrics).await?;
     let weights_rules = weights_rules(&options.condition, first);
-    let recruiter = Recruiter::beside(first, options.replicas.secret()?, adapters.clone());
+    let recruiter = Recruiter::beside(first, options.replicas.access()?, adapters.clone());
     engines.iter_mut().for_each(|engine| engine.restores(adapters.clone()));
     let outbox = block_events.map(|listeners| outbox(config, listeners, &adapters, &metrics));
     let scheduler = SchedulerConfig { cache_events: outbox.is_some(), ..scheduler };

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Authority, Issued
 from e2e import faults
 from e2e.clients import COMPLETE, Load, make_body
 from e2e.conftest import Launch
@@ -184,15 +185,16 @@ def test_a_replica_that_somebody_else_starts_joins_and_is_done_without(
 
 
 class Remote:
-    """A shard of somebody else on TCP, with its secret in a file."""
+    """A shard of somebody else on TCP, with its secret in a file, and perhaps with flags of certificates."""
 
-    def __init__(self, tmp: Path, model: Path, secret: str) -> None:
+    def __init__(self, tmp: Path, model: Path, secret: str, *tls: str) -> None:
         self.secret_file = tmp / "secret"
         self.secret_file.write_text(secret)
         self._log = (tmp / "shard.log").open("w+")
         self._command = [
             *(sys.executable, "-P", "-m", "penstock_server", f"--model-path={model}", "--device=cpu"),
             *("--dtype=float32", f"--uds-path={tmp / 'theirs.sock'}", f"--secret-file={self.secret_file}"),
+            *tls,
         ]
         self.address = "127.0.0.1:0"
         self.start()
@@ -264,6 +266,46 @@ def test_a_replica_that_wants_another_secret_is_left_out_and_named(
     assert "secret-of-this-test" not in server.stderr
 
 
+@pytest.fixture
+def authorities(tmp_path: Path) -> tuple[Issued, Issued]:
+    """A certificate of an authority, and one of another with the same name."""
+    return Authority(tmp_path / "ours").issue(), Authority(tmp_path / "theirs").issue()
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path, model: Path, authorities: tuple[Issued, Issued]) -> Iterator[Remote]:
+    (tmp_path / "remote").mkdir()
+    remote = Remote(tmp_path / "remote", model, "a-secret-of-this-test", *authorities[0].flags())
+    yield remote
+    remote.end()
+
+
+def test_a_replica_with_certificates_serves_who_shows_one(
+    launch: Launch, model: Path, one: Launched, encrypted: Remote, authorities: tuple[Issued, Issued]
+) -> None:
+    tls = authorities[0].flags("--replica-")
+    server = launch(*_with_remote(encrypted, model, encrypted.secret_file), *tls).wait_until_serving()
+    oracle = Oracle(one, MAX_CONCURRENT)
+    oracle.learn(BODIES)
+    wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+    records = Load(server, BODIES).finish()
+    assert all(record.end == COMPLETE and oracle.is_right(record) for record in records)
+    assert all(replica["kv_blocks_cached"] for replica in _replicas(server)), "both computed some"
+
+
+@pytest.mark.parametrize("who", ["without a certificate", "with one of another authority"])
+def test_a_replica_with_certificates_is_left_out_by_who_shows_none_of_its_authority(
+    launch: Launch, model: Path, encrypted: Remote, authorities: tuple[Issued, Issued], who: str
+) -> None:
+    tls = authorities[1].flags("--replica-") if who.endswith("authority") else []
+    flags = [*_with_remote(encrypted, model, encrypted.secret_file), "--log-level=debug"]
+    server = launch(*flags, *tls).wait_until_serving()
+    wait_until(lambda: "the shards are not back yet" in server.stderr, faults.RESTART_S * SLACK)
+    assert ("invalid peer certificate" in server.stderr) == bool(tls)
+    assert _ready(server) == [True, False]
+    assert {record.end for record in Load(server, BODIES).finish()} == {COMPLETE}
+
+
 def test_an_address_or_a_secret_that_is_none_is_refused_by_name(
     launch: Launch, model: Path, tmp_path: Path
 ) -> None:
@@ -272,6 +314,7 @@ def test_an_address_or_a_secret_that_is_none_is_refused_by_name(
     for flag, expected, said in (
         ("--replica=tcp:nowhere", 2, "`nowhere` is no HOST:PORT"),
         (f"--replica-secret-file={short}", 1, "one word of 16 to 1024 ASCII characters"),
+        (f"--replica-tls-cert={short}", 2, "--replica-tls-key"),
     ):
         code, stderr = launch(f"--model-id={model}", flag).end()
         assert code == expected

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -247,3 +248,20 @@ def greedy(**fields: Any) -> pb.SamplingParams:
     """Sampling parameters as a router sets them; greedy unless told otherwise."""
     neutral = {"top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0}
     return pb.SamplingParams(**{**neutral, **fields})
+
+
+def listening_ports(shard: Shard) -> list[int]:
+    """TCP ports that the process listens on, as the system says."""
+    pid = shard.process.pid
+    sockets = {
+        found[1]
+        for link in Path(f"/proc/{pid}/fd").iterdir()
+        if (found := re.fullmatch(r"socket:\[(\d+)\]", str(link.readlink())))
+    }
+    ports = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in sockets:
+                ports.append(int(fields[1].rpartition(":")[2], 16))
+    return ports

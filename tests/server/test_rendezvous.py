@@ -5,6 +5,7 @@ import hmac
 import json
 import secrets
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Authority, Issued
 from driver import Driver, Sequence
 from penstock_server.base.config import Rendezvous
+from penstock_server.base.mutual_tls import MutualTls
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.network.interfaces import interface_with
 from penstock_server.network.rendezvous import LauncherStore, RendezvousFailed, prove
@@ -30,8 +33,9 @@ START = 3
 class Launcher:
     """The store as a launcher has it, written from its description and not from its code."""
 
-    def __init__(self, secret: str = SECRET) -> None:
+    def __init__(self, secret: str = SECRET, shows: Issued | None = None) -> None:
         self.values: dict[str, str] = {}
+        self._shows = shows
         self._secret = secret.encode()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -50,6 +54,14 @@ class Launcher:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        if self._shows is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._shows.ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_cert_chain(self._shows.cert, self._shows.key)
+            try:
+                connection = context.wrap_socket(connection, server_side=True)
+            except OSError:
+                return
         with connection, connection.makefile("rwb") as lines:
 
             def say(message: object) -> None:
@@ -89,9 +101,9 @@ def launcher() -> Iterator[Launcher]:
 
 
 def _store(
-    launcher: Launcher, secret: str = SECRET, start: int = START
+    launcher: Launcher, secret: str = SECRET, start: int = START, tls: MutualTls | None = None
 ) -> AbstractContextManager[LauncherStore]:
-    return closing(LauncherStore(Rendezvous("127.0.0.1", launcher.port, start, secret), timeout_s=20))
+    return closing(LauncherStore(Rendezvous("127.0.0.1", launcher.port, start, secret, tls), timeout_s=20))
 
 
 def test_a_proof_is_what_launchers_compute() -> None:
@@ -133,6 +145,20 @@ def test_a_launcher_that_does_not_know_the_secret_is_told_nothing(launcher: Laun
 def test_a_rank_of_another_start_is_refused(launcher: Launcher) -> None:
     with pytest.raises(RendezvousFailed, match="another start"):
         _store(launcher, start=START + 1)
+
+
+def test_launcher_and_ranks_show_each_other_certificates_of_one_authority(tmp_path: Path) -> None:
+    ours, theirs = (Authority(tmp_path / name).issue() for name in ("ours", "theirs"))
+    other_name = Authority(tmp_path / "named").issue("localhost")
+    with closing(Launcher(shows=ours)) as launcher:
+        with _store(launcher, tls=MutualTls(*ours)) as store:
+            store.set("key", "value")
+            assert store.get("key") == b"value"
+        for shown in (theirs, theirs._replace(ca=ours.ca)):
+            with pytest.raises((OSError, RendezvousFailed)):
+                _store(launcher, tls=MutualTls(*shown))
+    with closing(Launcher(shows=other_name)) as launcher, pytest.raises(ssl.SSLCertVerificationError):
+        _store(launcher, tls=MutualTls(*other_name))
 
 
 def test_a_launcher_that_ends_is_noticed(launcher: Launcher) -> None:

@@ -1,6 +1,5 @@
 """A shard that also listens on TCP: who may call there, and that it does so only when it is told to."""
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.pb import engine_pb2_grpc
-from shard_client import DEADLINE_S, ENDPOINTS, Shard, greedy, run_shard, running_shards
+from shard_client import DEADLINE_S, ENDPOINTS, Shard, greedy, listening_ports, run_shard, running_shards
 
 SECRET = "a-secret-of-this-test"
 RIGHT = [("penstock-secret", SECRET)]
@@ -44,23 +43,6 @@ class Listening(NamedTuple):
         return engine_pb2_grpc.EngineStub(self.channel)  # type: ignore[no-untyped-call]
 
 
-def _ports(shard: Shard) -> list[int]:
-    """TCP ports that the process listens on, as the system says."""
-    pid = shard.process.pid
-    sockets = {
-        found[1]
-        for link in Path(f"/proc/{pid}/fd").iterdir()
-        if (found := re.fullmatch(r"socket:\[(\d+)\]", str(link.readlink())))
-    }
-    ports = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in sockets:
-                ports.append(int(fields[1].rpartition(":")[2], 16))
-    return ports
-
-
 @pytest.fixture(scope="module")
 def listening(model: Any, endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
     folder = tmp_path_factory.mktemp("tcp")
@@ -68,7 +50,7 @@ def listening(model: Any, endpoint: str, tmp_path_factory: pytest.TempPathFactor
     secret.write_text(SECRET + "\n")
     flags = [endpoint, "--listen", "tcp:127.0.0.1:0", "--secret-file", secret]
     with running_shards(model.folder, folder, flags=flags) as [shard]:
-        [port] = _ports(shard)
+        [port] = listening_ports(shard)
         assert f"also listening on tcp, port {port} of 127.0.0.1: asks for a secret" in shard.read_log()
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield Listening(shard, channel)
@@ -78,7 +60,7 @@ def test_a_shard_that_is_not_told_to_listens_on_no_tcp_port(
     model: Any, endpoint: str, tmp_path: Path
 ) -> None:
     with running_shards(model.folder, tmp_path, flags=[endpoint]) as [shard]:
-        assert _ports(shard) == []
+        assert listening_ports(shard) == []
 
 
 def test_with_the_secret_it_answers_as_on_its_socket(listening: Listening) -> None:
@@ -140,7 +122,7 @@ def test_it_needs_a_secret_for_other_machines_and_one_that_is_of_use(model: Any,
 def test_an_address_that_is_taken_is_named(
     listening: Listening, endpoint: str, model: Any, tmp_path: Path
 ) -> None:
-    [port] = _ports(listening.shard)
+    [port] = listening_ports(listening.shard)
     flags = ("--model-path", model.folder, "--uds-path", tmp_path / "s.sock", "--device", "cpu", endpoint)
     ended = run_shard(*flags, "--listen", f"tcp:127.0.0.1:{port}")
     assert ended.returncode == 2

@@ -1,9 +1,10 @@
-//! A TCP connection between nodes, as lines of JSON, and how it begins: each side proves that it knows the secret, by the
-//! challenge of the other, and does not send it. What was not proved in time is dropped.
+//! A TCP connection between nodes, as lines of JSON, and how it begins: with TLS, if there are certificates; then each side
+//! proves that it knows the secret, by the challenge of the other, and does not send it. What was not proved in time is dropped.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use penstock_router::engine::mutual_tls::{MutualTls, Wire};
 use penstock_router::engine::replica_secret::ReplicaSecret;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -11,9 +12,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// Longest line: the last error of a shard is 60 lines of 64 KiB at most, of which a byte may take six.
@@ -50,11 +50,11 @@ pub enum Broken {
 }
 
 /// The half that says something.
-pub struct Speaker(OwnedWriteHalf);
+pub struct Speaker(WriteHalf<Box<dyn Wire>>);
 
 /// The half that is listened to.
 pub struct Listener {
-    reader: BufReader<OwnedReadHalf>,
+    reader: BufReader<ReadHalf<Box<dyn Wire>>>,
     max_bytes: u64,
 }
 
@@ -89,7 +89,8 @@ impl Speaker {
     pub async fn say<T: Serialize>(&mut self, message: &T) -> Result<(), Broken> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
-        Ok(self.0.write_all(&line).await?)
+        self.0.write_all(&line).await?;
+        Ok(self.0.flush().await?)
     }
 }
 
@@ -104,25 +105,48 @@ impl Listener {
 
 impl Channel {
     /// The side that was connected to.
-    pub async fn accept(stream: TcpStream, secret: &ReplicaSecret) -> Result<Self, Broken> {
-        in_time(HANDSHAKE, Self::new(stream)?.examine(secret)).await
+    pub async fn accept(
+        stream: TcpStream,
+        secret: &ReplicaSecret,
+        tls: Option<&MutualTls>,
+    ) -> Result<Self, Broken> {
+        stream.set_nodelay(true)?;
+        in_time(HANDSHAKE, async {
+            let wire: Box<dyn Wire> = match tls {
+                Some(tls) => Box::new(tls.accept(stream).await?),
+                None => Box::new(stream),
+            };
+            Self::new(wire).examine(secret).await
+        })
+        .await
     }
 
     /// The side that connects; with the address of this machine that the other side sees.
-    pub async fn connect(to: (Ipv4Addr, u16), secret: &ReplicaSecret) -> Result<(Self, Ipv4Addr), Broken> {
+    pub async fn connect(
+        to: (Ipv4Addr, u16),
+        secret: &ReplicaSecret,
+        tls: Option<&MutualTls>,
+    ) -> Result<(Self, Ipv4Addr), Broken> {
         let stream = in_time(HANDSHAKE, async { Ok(TcpStream::connect(to).await?) }).await?;
         let own = match stream.local_addr()?.ip() {
             std::net::IpAddr::V4(own) => own,
             std::net::IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
         };
-        Ok((in_time(HANDSHAKE, Self::new(stream)?.introduce(secret)).await?, own))
+        stream.set_nodelay(true)?;
+        let introduced = async {
+            let wire: Box<dyn Wire> = match tls {
+                Some(tls) => Box::new(tls.connect(stream).await?),
+                None => Box::new(stream),
+            };
+            Self::new(wire).introduce(secret).await
+        };
+        Ok((in_time(HANDSHAKE, introduced).await?, own))
     }
 
-    fn new(stream: TcpStream) -> Result<Self, Broken> {
-        stream.set_nodelay(true)?;
-        let (reader, writer) = stream.into_split();
+    fn new(wire: Box<dyn Wire>) -> Self {
+        let (reader, writer) = split(wire);
         let listener = Listener { reader: BufReader::new(reader), max_bytes: MAX_PROOF_BYTES };
-        Ok(Self { speaker: Speaker(writer), listener })
+        Self { speaker: Speaker(writer), listener }
     }
 
     async fn examine(mut self, secret: &ReplicaSecret) -> Result<Self, Broken> {
@@ -203,8 +227,9 @@ mod tests {
         let (server, client) = (secret(server), secret(client));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let to = (Ipv4Addr::LOCALHOST, listener.local_addr().expect("bound").port());
-        let accepted = async { Channel::accept(listener.accept().await.expect("one").0, &server).await };
-        tokio::join!(accepted, Channel::connect(to, &client))
+        let accepted =
+            async { Channel::accept(listener.accept().await.expect("one").0, &server, None).await };
+        tokio::join!(accepted, Channel::connect(to, &client, None))
     }
 
     #[tokio::test]
@@ -235,7 +260,7 @@ mod tests {
             let stream = listener.accept().await.expect("one").0;
             stranger.write_all(said.as_bytes()).await.expect("sent");
             tokio::time::pause();
-            let refused = Channel::accept(stream, &secret("0123456789abcdef")).await.map(drop);
+            let refused = Channel::accept(stream, &secret("0123456789abcdef"), None).await.map(drop);
             tokio::time::resume();
             assert!(matches!(refused, Err(Broken::Malformed(_) | Broken::Silent(_))), "{refused:?}");
         }

@@ -197,7 +197,7 @@ async fn serve(stream: TcpStream, turn: OwnedSemaphorePermit, shared: Arc<Shared
 }
 
 async fn meet(stream: TcpStream, shared: &Shared) -> Result<(Channel, Hello), Broken> {
-    let mut channel = Channel::accept(stream, &shared.settings.secret).await?;
+    let mut channel = Channel::accept(stream, &shared.settings.secret, shared.settings.tls.as_ref()).await?;
     let hello = in_time(SILENCE, channel.listener.hear()).await?;
     Ok((channel, hello))
 }

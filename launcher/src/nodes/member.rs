@@ -110,9 +110,9 @@ impl Member {
     }
 
     async fn try_to_join(&self) -> Result<(Channel, Addresses), Broken> {
-        let NodeSettings { node, num_shards, port, secret, .. } = &self.settings;
+        let NodeSettings { node, num_shards, port, secret, tls, .. } = &self.settings;
         let master = self.settings.find_master().await?;
-        let (mut channel, own) = Channel::connect((master, *port), secret).await?;
+        let (mut channel, own) = Channel::connect((master, *port), secret, tls.as_ref()).await?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let joining = Joining { node: *node, version, num_shards: *num_shards, address: own };
         channel.speaker.say(&Hello::Node(joining)).await?;

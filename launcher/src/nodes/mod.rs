@@ -8,7 +8,7 @@
 //!          shards, rank 0 … ── where ranks find each other: `store` ◄── shards, rank S …
 //! ```
 //!
-//! Whoever connects proves that it knows the secret, and so does node 0 (`channel`). Nothing is encrypted.
+//! Whoever connects proves that it knows the secret, and so does node 0 (`channel`). It is encrypted only by TLS of both sides.
 
 mod addresses;
 mod channel;

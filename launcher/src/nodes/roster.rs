@@ -151,7 +151,16 @@ mod tests {
         let secret = ReplicaSecret::read(file.path()).expect("a secret");
         let (num_nodes, num_shards, port, node) = (3, 2, 29500, 0);
         let master = "10.0.0.1".to_owned();
-        Roster::new(NodeSettings { num_nodes, node, first_with_shards, num_shards, master, port, secret })
+        Roster::new(NodeSettings {
+            num_nodes,
+            node,
+            first_with_shards,
+            num_shards,
+            master,
+            port,
+            secret,
+            tls: None,
+        })
     }
 
     fn joining(node: u32) -> Joining {

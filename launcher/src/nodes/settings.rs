@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use penstock_router::engine::mutual_tls::{MutualTls, MutualTlsError};
 use penstock_router::engine::replica_secret::{ReplicaSecret, ReplicaSecretError};
 use thiserror::Error;
 
@@ -24,6 +25,8 @@ pub struct NodeSettings {
     pub port: u16,
     /// What all nodes know.
     pub secret: ReplicaSecret,
+    /// How they talk to each other, if that is to be encrypted.
+    pub tls: Option<MutualTls>,
 }
 
 /// Why the nodes cannot find each other.
@@ -32,6 +35,9 @@ pub enum NodesError {
     /// There is no secret.
     #[error(transparent)]
     Secret(#[from] ReplicaSecretError),
+    /// Certificates or a key are of no use.
+    #[error(transparent)]
+    Tls(#[from] MutualTlsError),
     /// Ports are numbers of 16 bits.
     #[error("--master-port {port} and the {ranks} ports behind it, one a shard, must be at most 65535")]
     Port {
@@ -56,9 +62,10 @@ impl NodeSettings {
         }
         let (num_nodes, node) = (nodes.nnodes, nodes.node_rank);
         let secret = ReplicaSecret::read(file)?;
+        let tls = args.router.replicas.tls()?;
         let first_with_shards = nodes.first_with_shards();
         let master = master.clone();
-        Ok(Some(Self { num_nodes, node, first_with_shards, num_shards, master, port, secret }))
+        Ok(Some(Self { num_nodes, node, first_with_shards, num_shards, master, port, secret, tls }))
     }
 
     /// Whether this machine has the router.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use penstock_router::engine::replica_address::ReplicaAddress;
 use penstock_router::engine::speculation::Speculation;
 use thiserror::Error;
 
@@ -41,6 +42,12 @@ pub enum PlanError {
     NoSecretForNodes { count: u32 },
     #[error("--num-replicas {replicas} and --nnodes {count} exclude each other; drop one of the two")]
     ReplicasOverNodes { replicas: u32, count: u32 },
+    #[error(
+        "--replica-tls-cert has no effect without --nnodes, --replica tcp:HOST:PORT or --admin-socket: nothing goes over TCP; --tls-cert is for HTTPS"
+    )]
+    NothingForTls,
+    #[error("--executor ray has no files of this machine on the others; drop --replica-tls-cert")]
+    TlsOverRay,
     #[error("--executor ray numbers the nodes and knows where they are; drop --{flag}")]
     KnownToRay { flag: &'static str },
     #[error(
@@ -77,6 +84,9 @@ fn contradiction_of_nodes(args: &Args) -> Option<PlanError> {
     if args.executor.is_ray() {
         return contradiction_of_ray(args);
     }
+    if args.router.replicas.tls_files().is_some() && !goes_over_tcp(args) {
+        return Some(PlanError::NothingForTls);
+    }
     let (nodes, replicas) = (&args.nodes, args.shards.num_replicas);
     let (count, node) = (nodes.nnodes, nodes.node_rank);
     if node >= count {
@@ -93,6 +103,13 @@ fn contradiction_of_nodes(args: &Args) -> Option<PlanError> {
     }
 }
 
+/// Whether shards are reached over TCP, or may be later.
+fn goes_over_tcp(args: &Args) -> bool {
+    let replicas = &args.router.replicas;
+    let has_tcp = replicas.replica.iter().any(|address| matches!(address, ReplicaAddress::Tcp(_)));
+    args.nodes.are_several() || has_tcp || replicas.admin_socket.is_some()
+}
+
 fn contradiction_of_ray(args: &Args) -> Option<PlanError> {
     let (nodes, replicas) = (&args.nodes, args.shards.num_replicas);
     match (nodes.node_rank, &nodes.master_addr) {
@@ -100,6 +117,7 @@ fn contradiction_of_ray(args: &Args) -> Option<PlanError> {
         _ if nodes.nnodes > 63 => Some(PlanError::TooManyForRay { count: nodes.nnodes }),
         (1.., _) => Some(PlanError::KnownToRay { flag: "node-rank" }),
         (_, Some(_)) => Some(PlanError::KnownToRay { flag: "master-addr" }),
+        _ if args.router.replicas.tls_files().is_some() => Some(PlanError::TlsOverRay),
         _ => None,
     }
 }

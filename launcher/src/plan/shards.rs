@@ -145,15 +145,20 @@ impl Group<'_> {
     fn rank_flags(&self, rank: usize, socket: &Path) -> Vec<Flag> {
         let shards = &self.args.shards;
         let first_gpu = Some(self.number * self.num_shards).filter(|first| *first > 0);
-        let secret_file = self.args.router.replicas.replica_secret_file.as_ref();
-        let secret_file = secret_file.filter(|_| self.is_over_nodes());
+        let replicas = &self.args.router.replicas;
+        let of_nodes = |file: &Option<PathBuf>| {
+            file.as_ref().filter(|_| self.is_over_nodes()).map(|file| file.display().to_string())
+        };
         vec![
             ("log-level", Some(self.args.shard_log_level().to_string())),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_ranks.to_string())),
             ("ranks-per-node", self.is_over_nodes().then(|| self.num_shards.to_string())),
-            ("secret-file", secret_file.map(|file| file.display().to_string())),
+            ("secret-file", of_nodes(&replicas.replica_secret_file)),
+            ("tls-cert", of_nodes(&replicas.replica_tls_cert)),
+            ("tls-key", of_nodes(&replicas.replica_tls_key)),
+            ("tls-ca", of_nodes(&replicas.replica_tls_ca)),
             ("num-replicas", Some(self.num_sharing()).filter(|all| *all > 1).map(|it| it.to_string())),
             ("first-gpu", first_gpu.map(|it| it.to_string())),
             ("expert-parallel", self.expert_parallel.map(|is_asked| is_asked.to_string())),

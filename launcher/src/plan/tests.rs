@@ -329,6 +329,32 @@ fn a_secret_for_replicas_is_no_matter_of_the_shards_of_one_machine() {
     );
 }
 
+const TLS: &str = "--replica-tls-cert /c --replica-tls-key /k --replica-tls-ca /a";
+
+#[test]
+fn shards_of_several_nodes_get_the_certificates() {
+    let of_node = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.clone();
+    let given = of_node(&format!("{NODES} {TLS}"));
+    for flag in ["--tls-cert=/c", "--tls-key=/k", "--tls-ca=/a"] {
+        assert!(given.contains(&flag.to_owned()), "{flag} in {given:?}");
+    }
+    let alone = of_node(&format!("--replica tcp:10.0.0.1:80 --num-shard 2 {TLS}"));
+    assert!(!alone.iter().any(|flag| flag.starts_with("--tls")), "they listen on no TCP port");
+}
+
+#[test]
+fn certificates_are_refused_where_nothing_goes_over_tcp() {
+    let refused = |flags: &str| num_shards(0, &format!("{flags} {TLS}")).map_err(|error| error.to_string());
+    for flags in ["", "--replica unix:/a.sock", "--num-replicas 2"] {
+        let error = refused(flags).expect_err("refused");
+        assert!(error.starts_with("--replica-tls-cert has no effect without --nnodes"), "{error}");
+    }
+    assert_eq!(refused("--admin-socket /a"), Ok(1), "replicas may come later");
+    assert!(
+        refused("--executor ray --nnodes 2").expect_err("refused").starts_with("--executor ray has no files")
+    );
+}
+
 #[test]
 fn nodes_that_could_not_find_or_trust_each_other_are_refused() {
     let refused = |flags: &str| num_shards(0, flags).expect_err("refused").to_string();

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use super::adapters::Adapters;
 use super::condition::Wanted;
 use super::groups::Groups;
+use super::replica_access::ReplicaAccess;
 use super::replica_address::ReplicaAddress;
-use super::replica_secret::ReplicaSecret;
 use super::{ConnectOptions, Engine, EngineError, EngineFacts, Origin, ShardedEngine};
 
 /// Who connects to them.
@@ -21,7 +21,7 @@ pub trait Recruit: Send + Sync {
 
 /// Connects to shards that serve what those of the other replicas serve.
 pub struct Recruiter {
-    secret: Option<ReplicaSecret>,
+    access: ReplicaAccess,
     step_timeout: Duration,
     adapters: Adapters,
     facts: EngineFacts,
@@ -30,10 +30,10 @@ pub struct Recruiter {
 }
 
 impl Recruiter {
-    /// For replicas beside one that is connected. They are to hold these adapters, too, and those on TCP are sent the secret.
-    pub fn beside(engine: &ShardedEngine, secret: Option<ReplicaSecret>, adapters: Adapters) -> Self {
+    /// For replicas beside one that is connected. They are to hold these adapters, too, and those on TCP ask for this.
+    pub fn beside(engine: &ShardedEngine, access: ReplicaAccess, adapters: Adapters) -> Self {
         let (facts, groups, wanted) = (engine.facts().clone(), engine.groups().clone(), engine.wanted());
-        Self { secret, step_timeout: engine.step_timeout(), adapters, facts, groups, wanted }
+        Self { access, step_timeout: engine.step_timeout(), adapters, facts, groups, wanted }
     }
 }
 
@@ -41,7 +41,7 @@ impl Recruiter {
 impl Recruit for Recruiter {
     async fn recruit(&self, address: &ReplicaAddress) -> Result<Box<dyn Engine>, EngineError> {
         let options = ConnectOptions {
-            sockets: address.sockets(self.secret.as_ref()),
+            sockets: address.sockets(&self.access),
             step_timeout: self.step_timeout,
             origin: Origin { address: address.to_string(), ..Origin::default() },
             wanted: self.wanted.clone(),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::replica_secret::ReplicaSecret;
+use super::replica_access::ReplicaAccess;
 use super::shard_socket::ShardSocket;
 use crate::base::socket_path;
 
@@ -23,9 +23,9 @@ pub enum ReplicaAddress {
 }
 
 impl ReplicaAddress {
-    /// The sockets by rank; those on TCP ask for the secret.
-    pub fn sockets(&self, secret: Option<&ReplicaSecret>) -> Vec<ShardSocket> {
-        let tcp = |address: &String| ShardSocket::Tcp { address: address.clone(), secret: secret.cloned() };
+    /// The sockets by rank; those on TCP ask for this.
+    pub fn sockets(&self, access: &ReplicaAccess) -> Vec<ShardSocket> {
+        let tcp = |address: &String| ShardSocket::Tcp { address: address.clone(), access: access.clone() };
         match self {
             Self::Unix(paths) => paths.iter().cloned().map(ShardSocket::Unix).collect(),
             Self::Tcp(addresses) => addresses.iter().map(tcp).collect(),
@@ -95,7 +95,7 @@ mod tests {
     fn sockets(text: &str) -> Vec<String> {
         let address: ReplicaAddress = text.parse().unwrap();
         assert_eq!(address.to_string(), text);
-        address.sockets(None).iter().map(ShardSocket::to_string).collect()
+        address.sockets(&ReplicaAccess::default()).iter().map(ShardSocket::to_string).collect()
     }
 
     #[test]

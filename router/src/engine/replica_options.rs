@@ -6,6 +6,8 @@ use clap::{ArgAction, Args, ValueEnum};
 use penstock_scheduler::PlacementPolicy;
 use serde::{Deserialize, Serialize};
 
+use super::mutual_tls::{MutualTls, MutualTlsError, MutualTlsFiles};
+use super::replica_access::{ReplicaAccess, ReplicaAccessError};
 use super::replica_address::ReplicaAddress;
 use super::replica_secret::{ReplicaSecret, ReplicaSecretError};
 
@@ -24,6 +26,22 @@ pub struct ReplicaOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica_secret_file: Option<PathBuf>,
 
+    /// Certificate of this machine in PEM format, of --replica-tls-ca and with the name penstock-node: connections to shards
+    /// on TCP and between machines are then TLS, in which both sides show one [default: they are not encrypted]
+    #[arg(long, env, requires = "replica_tls_key")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica_tls_cert: Option<PathBuf>,
+
+    /// Private key of --replica-tls-cert, in PEM format
+    #[arg(long, env, requires = "replica_tls_ca")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica_tls_key: Option<PathBuf>,
+
+    /// Certificate of the authority, in PEM format, that those of all machines are of
+    #[arg(long, env, requires = "replica_tls_cert")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica_tls_ca: Option<PathBuf>,
+
     /// Unix socket on which replicas are listed, added, drained and removed while the server runs; only the user who runs the
     /// server may open it [default: there is none]
     #[arg(long, env, value_name = "PATH")]
@@ -39,6 +57,22 @@ impl ReplicaOptions {
     /// The secret in the file, if there is one.
     pub fn secret(&self) -> Result<Option<ReplicaSecret>, ReplicaSecretError> {
         self.replica_secret_file.as_deref().map(ReplicaSecret::read).transpose()
+    }
+
+    /// The files of TLS, if there are any.
+    pub fn tls_files(&self) -> Option<MutualTlsFiles<'_>> {
+        let (cert, key) = (self.replica_tls_cert.as_deref()?, self.replica_tls_key.as_deref()?);
+        Some(MutualTlsFiles { cert, key, ca: self.replica_tls_ca.as_deref()? })
+    }
+
+    /// TLS by these files, if there are any.
+    pub fn tls(&self) -> Result<Option<MutualTls>, MutualTlsError> {
+        self.tls_files().map(MutualTls::read).transpose()
+    }
+
+    /// What shards on TCP ask for.
+    pub fn access(&self) -> Result<ReplicaAccess, ReplicaAccessError> {
+        Ok(ReplicaAccess { secret: self.secret()?, tls: self.tls()? })
     }
 }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::replica_secret::ReplicaSecret;
+use super::replica_access::ReplicaAccess;
 use super::shard_socket::ShardSocket;
 
 const TCP: &str = "tcp:";
@@ -26,12 +26,12 @@ pub enum ShardAddress {
 }
 
 impl ShardAddress {
-    /// The socket; one on TCP asks for the secret.
-    pub fn socket(&self, secret: Option<&ReplicaSecret>) -> ShardSocket {
+    /// The socket; one on TCP asks for this.
+    pub fn socket(&self, access: &ReplicaAccess) -> ShardSocket {
         match self {
             Self::Unix(path) => ShardSocket::Unix(path.clone()),
-            Self::Tcp(address) => ShardSocket::Tcp { address: address.clone(), secret: secret.cloned() },
-            Self::Recorded(file) => ShardSocket::Recorded { file: file.clone(), secret: secret.cloned() },
+            Self::Tcp(address) => ShardSocket::Tcp { address: address.clone(), access: access.clone() },
+            Self::Recorded(file) => ShardSocket::Recorded { file: file.clone(), access: access.clone() },
         }
     }
 }
@@ -83,7 +83,7 @@ mod tests {
         ] {
             let parsed = text.parse::<ShardAddress>().unwrap();
             assert_eq!((parsed.to_string().as_str(), &parsed), (text, &address));
-            assert_eq!(parsed.socket(None).to_string(), text);
+            assert_eq!(parsed.socket(&ReplicaAccess::default()).to_string(), text);
         }
     }
 }

@@ -7,13 +7,15 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
+use super::mutual_tls::MutualTls;
+use super::replica_access::ReplicaAccess;
 use super::replica_secret::ReplicaSecret;
 
 /// The name of the secret in the metadata of a call.
 const SECRET: &str = "penstock-secret";
 
 /// The socket of one shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum ShardSocket {
     /// A Unix socket: who may open it may call.
     Unix(PathBuf),
@@ -21,15 +23,15 @@ pub enum ShardSocket {
     Tcp {
         /// Host and port.
         address: String,
-        /// What every call has to bring, if the shard asks for it.
-        secret: Option<ReplicaSecret>,
+        /// What the shard asks for.
+        access: ReplicaAccess,
     },
     /// A TCP address that is another when the shard comes back on another machine.
     Recorded {
         /// Host and port, as they are now.
         file: PathBuf,
-        /// What every call has to bring, if the shard asks for it.
-        secret: Option<ReplicaSecret>,
+        /// What the shard asks for.
+        access: ReplicaAccess,
     },
 }
 
@@ -45,11 +47,19 @@ impl ShardSocket {
 
     /// Adds to each call what the shard asks for.
     pub(super) fn credentials(&self) -> Credentials {
+        let secret = self.access().and_then(|access| access.secret.as_ref());
+        Credentials(secret.map(ReplicaSecret::metadata))
+    }
+
+    /// How the connection to it is encrypted, if it is.
+    pub(super) fn tls(&self) -> Option<&MutualTls> {
+        self.access()?.tls.as_ref()
+    }
+
+    fn access(&self) -> Option<&ReplicaAccess> {
         match self {
-            Self::Unix(_) => Credentials(None),
-            Self::Tcp { secret, .. } | Self::Recorded { secret, .. } => {
-                Credentials(secret.as_ref().map(ReplicaSecret::metadata))
-            }
+            Self::Unix(_) => None,
+            Self::Tcp { access, .. } | Self::Recorded { access, .. } => Some(access),
         }
     }
 }
@@ -101,7 +111,8 @@ mod tests {
     #[test]
     fn a_recorded_address_is_read_each_time() {
         let folder = tempfile::tempdir().unwrap();
-        let socket = ShardSocket::Recorded { file: folder.path().join("1.address"), secret: None };
+        let socket =
+            ShardSocket::Recorded { file: folder.path().join("1.address"), access: ReplicaAccess::default() };
         assert!(socket.place().is_err(), "nobody has said yet where it is");
         for address in ["10.0.0.2:29502", "10.0.0.3:29502"] {
             std::fs::write(folder.path().join("1.address"), address).unwrap();

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from penstock_server.base.mutual_tls import MutualTls
+
 # Reported to the router, which refuses more; each costs a row of a top-k over the vocabulary.
 MAX_TOP_LOGPROBS = 20
 # One plan may admit many long prompts: 64 MiB hold 16 million token ids, and no valid plan comes near.
@@ -85,6 +87,8 @@ class Rendezvous:
     start: int
     # Both sides prove that they know it.
     secret: str
+    # None: the connection is not encrypted.
+    tls: MutualTls | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,8 @@ class TcpConfig:
     port: int
     # What every call there has to bring.
     secret: str | None
+    # None: connections are not encrypted.
+    tls: MutualTls | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 
 from penstock_server.base.config import Rendezvous
+from penstock_server.base.mutual_tls import NODE_NAME
 
 # What a launcher that lives needs for an answer; one that is stopped is noticed by its heartbeats to the other nodes.
 _ANSWER_S = 10.0
@@ -38,7 +39,7 @@ class LauncherStore(Store):
         super().__init__()
         self._lock = threading.Lock()
         self._wait_s = timeout_s
-        self._socket = socket.create_connection((meeting.host, meeting.port), _CONNECT_S)
+        self._socket = _connect(meeting)
         self._socket.settimeout(_ANSWER_S)
         self._lines = self._socket.makefile("rb")
         try:
@@ -125,6 +126,14 @@ class LauncherStore(Store):
         if field not in message:
             raise RendezvousFailed(f"the launcher refuses: {message.get('refused')}")
         return message[field]
+
+
+def _connect(meeting: Rendezvous) -> socket.socket:
+    """A connection to the launcher; over TLS each side knows by it that the other is of the same machines."""
+    plain = socket.create_connection((meeting.host, meeting.port), _CONNECT_S)
+    if meeting.tls is None:
+        return plain
+    return meeting.tls.context().wrap_socket(plain, server_hostname=NODE_NAME)
 
 
 def prove(secret: bytes, side: str, server_challenge: str, client_challenge: str) -> str:

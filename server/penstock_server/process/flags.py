@@ -26,6 +26,7 @@ from penstock_server.base.config import (
     ServerConfig,
     StoredFormat,
 )
+from penstock_server.base.mutual_tls import MutualTls
 from penstock_server.process import tcp_address
 
 # `add_argument` of a group of flags.
@@ -46,6 +47,7 @@ def parse(argv: list[str]) -> ServerConfig:
         parser.error(f"--uds-path is longer than the {_MAX_SOCKET_PATH} bytes a Unix socket can have")
     if flags.secret_file is not None and flags.listen is None and flags.rendezvous is None:
         parser.error("--secret-file has no effect without --listen or --rendezvous")
+    _check_tls(flags, parser.error)
     return _config(flags)
 
 
@@ -62,14 +64,33 @@ def _check_group(flags: argparse.Namespace, refuse: Callable[[str], object]) -> 
         refuse(f"--ranks-per-node {flags.ranks_per_node} does not divide --world-size {flags.world_size}")
 
 
-def _rendezvous(flags: argparse.Namespace) -> Rendezvous | None:
+def _check_tls(flags: argparse.Namespace, refuse: Callable[[str], object]) -> None:
+    files = (flags.tls_cert, flags.tls_key, flags.tls_ca)
+    if any(files) and not all(files):
+        refuse("--tls-cert, --tls-key and --tls-ca need each other")
+    if any(files) and flags.listen is None and flags.rendezvous is None:
+        refuse("--tls-cert has no effect without --listen or --rendezvous")
+
+
+def _mutual_tls(flags: argparse.Namespace) -> MutualTls | None:
+    if flags.tls_cert is None:
+        return None
+    tls = MutualTls(flags.tls_cert, flags.tls_key, flags.tls_ca)
+    # What is wrong is told before the model is loaded.
+    tls.context()
+    return tls
+
+
+def _rendezvous(flags: argparse.Namespace, tls: MutualTls | None) -> Rendezvous | None:
     if flags.rendezvous is None:
         return None
     host, port = flags.rendezvous
-    return Rendezvous(host, port, flags.group_start, tcp_address.read_secret(flags.secret_file))
+    secret = tcp_address.read_secret(flags.secret_file)
+    return Rendezvous(host, port, flags.group_start, secret, tls)
 
 
 def _config(flags: argparse.Namespace) -> ServerConfig:
+    tls = _mutual_tls(flags)
     return ServerConfig(
         model_path=flags.model_path,
         tokenizer_path=flags.tokenizer_path or flags.model_path / "tokenizer.json",
@@ -90,7 +111,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             rendezvous_dir=flags.rendezvous_dir,
             first_gpu=flags.first_gpu,
             num_replicas=flags.num_replicas,
-            rendezvous=_rendezvous(flags),
+            rendezvous=_rendezvous(flags, tls),
             ranks_per_node=flags.ranks_per_node,
             expert_parallel=None if flags.expert_parallel is None else flags.expert_parallel == "true",
         ),
@@ -118,7 +139,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         drafter=flags.drafter,
         log_level=flags.log_level,
         endpoint=flags.endpoint,
-        tcp=tcp_address.with_secret(flags.listen, flags.secret_file) if flags.listen else None,
+        tcp=tcp_address.with_secret(flags.listen, flags.secret_file, tls) if flags.listen else None,
         faults=tuple(flags.fault),
     )
 
@@ -214,6 +235,11 @@ def _add_wire(add: _Add) -> None:
         "this machine alone need --secret-file")  # fmt: skip
     add("--secret-file", type=Path,
         help="file with the secret that routers have to send to the TCP address, and for --rendezvous")  # fmt: skip
+    add("--tls-cert", type=Path,
+        help="certificate in PEM format, of --tls-ca and with the name penstock-node: connections over TCP, and for "
+        "--rendezvous, are then TLS, in which both sides show one")  # fmt: skip
+    add("--tls-key", type=Path, help="private key of --tls-cert, in PEM format")
+    add("--tls-ca", type=Path, help="certificate of the authority, in PEM format, that those of all are of")
     add("--endpoint", choices=get_args(EndpointKind), default="auto",
         help="who serves gRPC on it; auto: tonic, in Rust, where it is installed, else grpcio")  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from penstock_server.base.config import TcpConfig
 from penstock_server.base.errors import StartError
+from penstock_server.base.mutual_tls import MutualTls
 
 _ADDRESS = re.compile(r"tcp:(?:\[(?P<v6>[^\]]+)\]|(?P<v4>[^:]+)):(?P<port>\d{1,5})")
 # It travels in metadata, which is ASCII; a short one could be guessed.
@@ -38,7 +39,7 @@ def parse(text: str) -> TcpAddress:
     return TcpAddress(host, port)
 
 
-def with_secret(address: TcpAddress, file: Path | None) -> TcpConfig:
+def with_secret(address: TcpAddress, file: Path | None, tls: MutualTls | None) -> TcpConfig:
     """The address with the secret in that file; raises StartError where one is missing or of no use."""
     if file is None:
         if not address.is_loopback:
@@ -46,8 +47,8 @@ def with_secret(address: TcpAddress, file: Path | None) -> TcpConfig:
                 f"--listen: {address.host} is reached from other machines; that needs --secret-file, "
                 "or listen on 127.0.0.1"
             )
-        return TcpConfig(*address, secret=None)
-    return TcpConfig(*address, secret=read_secret(file))
+        return TcpConfig(*address, secret=None, tls=tls)
+    return TcpConfig(*address, secret=read_secret(file), tls=tls)
 
 
 def read_secret(file: Path) -> str:

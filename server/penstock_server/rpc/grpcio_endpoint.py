@@ -6,6 +6,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock_server.base.config import MAX_MESSAGE_BYTES, TcpConfig
+from penstock_server.base.mutual_tls import MutualTls
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.pb import engine_pb2_grpc
 from penstock_server.rpc.calls import Calls
@@ -25,6 +26,12 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 ]
+
+
+def _credentials(tls: MutualTls) -> grpc.ServerCredentials:
+    """Of a server that hears nobody who shows no certificate of the authority."""
+    cert, key, ca = tls.texts()
+    return grpc.ssl_server_credentials([(key, cert)], root_certificates=ca, require_client_auth=True)
 
 
 class GrpcioEndpoint:
@@ -48,7 +55,11 @@ class GrpcioEndpoint:
     def _listen(self, tcp: TcpConfig) -> None:
         server = self._server(*([SecretInterceptor(tcp.secret)] if tcp.secret else []))
         host = f"[{tcp.host}]" if ":" in tcp.host else tcp.host
-        tell(tcp, server.add_insecure_port(f"{host}:{tcp.port}"))
+        address = f"{host}:{tcp.port}"
+        if tcp.tls is None:
+            tell(tcp, server.add_insecure_port(address))
+        else:
+            tell(tcp, server.add_secure_port(address, _credentials(tcp.tls)))
         self._servers.append(server)
 
     def _server(self, *before: grpc.ServerInterceptor) -> grpc.Server:

@@ -113,8 +113,9 @@ class TonicEndpoint:
                     MAX_MESSAGE_BYTES,
                     tcp=(tcp.host, tcp.port) if tcp else None,
                     secret=tcp.secret if tcp else None,
+                    tls=tcp.tls.texts() if tcp and tcp.tls else None,
                 )
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise listeners.failed(error) from None
         if tcp is not None and self._endpoint.tcp_port is not None:
             tell(tcp, self._endpoint.tcp_port)

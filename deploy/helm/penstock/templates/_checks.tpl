@@ -14,6 +14,8 @@
 {{- end -}}
 {{- else if .Values.nodeSecret.existingSecret -}}
 {{- fail "nodeSecret.existingSecret: one machine needs none; set nodes, or drop it" -}}
+{{- else if .Values.nodeTls.existingSecret -}}
+{{- fail "nodeTls.existingSecret: one machine needs none; set nodes, or drop it" -}}
 {{- else if hasKey .Values.flags "master-port" -}}
 {{- fail "flags.master-port: one machine has none; set nodes, or drop it" -}}
 {{- end -}}

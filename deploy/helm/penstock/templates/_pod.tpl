@@ -102,6 +102,11 @@ spec:
 {{- if include "penstock.hasNodes" . }}
 - --replica-secret-file=/secrets/nodes/secret
 {{- end }}
+{{- if .Values.nodeTls.existingSecret }}
+- --replica-tls-cert=/secrets/node-tls/tls.crt
+- --replica-tls-key=/secrets/node-tls/tls.key
+- --replica-tls-ca=/secrets/node-tls/ca.crt
+{{- end }}
 {{- if and .serves .Values.apiKeys.existingSecret }}
 - --api-key-file=/secrets/api-keys/keys
 {{- end }}
@@ -148,6 +153,10 @@ lifecycle:
 {{- if include "penstock.hasNodes" . }}
 - name: nodes
   secret: {secretName: {{ .Values.nodeSecret.existingSecret }}, items: [{key: {{ .Values.nodeSecret.key }}, path: secret}]}
+{{- end }}
+{{- with .Values.nodeTls.existingSecret }}
+- name: node-tls
+  secret: {secretName: {{ . }}}
 {{- end }}
 {{- if and .serves .Values.apiKeys.existingSecret }}
 - name: api-keys

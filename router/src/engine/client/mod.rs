@@ -23,6 +23,7 @@ use tower::service_fn;
 
 use super::adapters::{LoadFailure, LoadedAdapter, Source, UnloadFailure};
 use super::condition::Weights;
+use super::mutual_tls::MutualTls;
 use super::shard_socket::{Credentials, Place, ShardSocket};
 use super::{EngineError, EngineFacts};
 use plans::to_pb;
@@ -156,7 +157,8 @@ impl Silent {
 impl Connection {
     pub async fn open(socket: &ShardSocket) -> Result<Self, String> {
         let place = socket.place().map_err(|error| format!("{socket}: {error}"))?;
-        let channel = channel(&place).await.map_err(|error| format!("{place}: {error}"))?;
+        let channel =
+            channel(&place, socket.tls()).await.map_err(|error| format!("{place}: {}", whole(&error)))?;
         let client = pb::engine_client::EngineClient::with_interceptor(channel, socket.credentials())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -242,14 +244,10 @@ impl Connection {
     }
 }
 
-async fn channel(place: &Place) -> Result<Channel, tonic::transport::Error> {
+async fn channel(place: &Place, tls: Option<&MutualTls>) -> Result<Channel, tonic::transport::Error> {
     let path = match place {
         Place::Unix(path) => path.clone(),
-        Place::Tcp(address) => {
-            let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
-            let endpoint = endpoint.tcp_nodelay(true).tcp_keepalive(Some(TCP_KEEPALIVE));
-            return endpoint.connect_timeout(CALL_DEADLINE).connect().await;
-        }
+        Place::Tcp(address) => return tcp_channel(address, tls).await,
     };
     let connector = service_fn(move |_: Uri| {
         let path = path.clone();
@@ -258,6 +256,25 @@ async fn channel(place: &Place) -> Result<Channel, tonic::transport::Error> {
     // The URI is required and ignored: the connector always opens the socket.
     let endpoint = Endpoint::from_static("http://shard").connect_timeout(CALL_DEADLINE);
     endpoint.connect_with_connector(connector).await
+}
+
+async fn tcp_channel(address: &str, tls: Option<&MutualTls>) -> Result<Channel, tonic::transport::Error> {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?;
+    let endpoint = endpoint.tcp_nodelay(true).tcp_keepalive(Some(TCP_KEEPALIVE));
+    let endpoint = match tls {
+        Some(tls) => endpoint.tls_config(tls.for_grpc())?,
+        None => endpoint,
+    };
+    endpoint.connect_timeout(CALL_DEADLINE).connect().await
+}
+
+/// The error with its causes: tonic's own words are only that there was one.
+fn whole(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", whole(cause)),
+        None => error.to_string(),
+    }
 }
 
 /// A shard that ends or hangs may be replaced; one that answers has its reasons.
