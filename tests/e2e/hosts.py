@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from addresses_lock import addresses_change
 from e2e.sockets import addresses
 
 
@@ -31,6 +32,11 @@ def _ip(*command: str) -> None:
     subprocess.run(["ip", *command], check=True, capture_output=True)
 
 
+def _without_own_address(interface: str) -> None:
+    """It gets none when it goes up, and loses none when it goes down, see `addresses_lock`."""
+    _ip("link", "set", interface, "addrgenmode", "none")
+
+
 class Host:
     """One machine."""
 
@@ -40,6 +46,7 @@ class Host:
         self._cable = f"{bridge}c{number}"
         _ip("netns", "add", self.name)
         _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        _without_own_address(self._cable)
         _ip("link", "set", self._cable, "master", bridge, "up")
         _ip("-n", self.name, "link", "set", "lo", "up")
         _ip("-n", self.name, "addr", "add", f"{self.address}/24", "dev", "eth0")
@@ -92,12 +99,15 @@ def network(num_hosts: int) -> Iterator[list[Host]]:
     hosts: list[Host] = []
     _ip("link", "add", bridge, "type", "bridge")
     try:
-        _ip("addr", "add", f"{subnet}.254/24", "dev", bridge)
+        _without_own_address(bridge)
         _ip("link", "set", bridge, "up")
+        with addresses_change():
+            _ip("addr", "add", f"{subnet}.254/24", "dev", bridge)
         for number in range(num_hosts):
             hosts.append(Host(subnet, number, bridge))
         yield hosts
     finally:
         for host in hosts:
             host.remove()
-        _may("link", "del", bridge)
+        with addresses_change():
+            _may("link", "del", bridge)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from addresses_lock import addresses_stay
 from ui.scripted_server import ScriptedServer
 
 try:
@@ -97,7 +98,8 @@ def open_page(
         page.goto(url)
         return page
 
-    yield open_page
+    with addresses_stay():
+        yield open_page
     context.close()
     assert wrong == []
 

@@ -45,7 +45,8 @@ def test_what_looks_like_html_stays_text(page: Page, server: ScriptedServer) -> 
         server.script(*text[:400], text[400:])
         page.get_by_role("button", name="New conversation").click()
         ask(page, text[:400])
-        expect(page.locator(".message.assistant footer ul")).to_be_visible()
+        # The line of a stream that goes on has none: its end may be shown as a link without an address.
+        expect(page.locator(".message.assistant footer .actions")).to_be_visible()
         tags = set(
             thread.evaluate("t => [...t.querySelectorAll('.markdown *')].map(e => e.tagName.toLowerCase())")
         )
