@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use penstock_scheduler::{Outcome, Plan};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
 use super::condition::Condition;
@@ -14,6 +14,8 @@ use super::{Engine, EngineError};
 const RETRY: Duration = Duration::from_millis(50);
 /// Shards that refused to become others are left alone so long.
 const AFTER_REFUSAL: Duration = Duration::from_millis(500);
+/// Shards that are started again take some seconds; after so long a line says why they are not reached.
+const TOLD_AFTER: Duration = Duration::from_secs(10);
 /// Shards that answer and refuse are tried again after twice as long each time, up to this.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
@@ -94,9 +96,27 @@ impl Link {
     }
 }
 
-/// Tries until the shards are back, or are others than they were. That they refuse is told once, not with every try.
+/// How long shards have not been reached.
+#[derive(Default)]
+struct Silence {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl Silence {
+    /// They were not reached again; whether it is time to say so, which is once.
+    fn goes_on(&mut self) -> bool {
+        let lasted = self.since.get_or_insert_with(Instant::now).elapsed();
+        let is_time = !self.is_told && lasted >= TOLD_AFTER;
+        self.is_told |= is_time;
+        is_time
+    }
+}
+
+/// Tries until the shards are back, or are others than they were. That they refuse, or are not reached for long, is told
+/// once, not with every try.
 async fn reconnect(mut engine: Box<dyn Engine>) -> Reconnected {
-    let mut pause = RETRY;
+    let (mut pause, mut silence) = (RETRY, Silence::default());
     loop {
         match engine.reconnect().await {
             Ok(()) => return (engine, Ok(())),
@@ -108,7 +128,12 @@ async fn reconnect(mut engine: Box<dyn Engine>) -> Reconnected {
                     let address = engine.origin().address;
                     warn!(%error, address, "a replica is left out, and tried again less and less often");
                 }
-                pause = MAX_PAUSE.min(2 * pause);
+                (pause, silence) = (MAX_PAUSE.min(2 * pause), Silence::default());
+            }
+            Err(error) if silence.goes_on() => {
+                let address = engine.origin().address;
+                warn!(%error, address, "a replica cannot be reached, and is tried again and again");
+                pause = RETRY;
             }
             Err(error) => {
                 debug!(%error, "the shards are not back yet");
@@ -124,7 +149,6 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use async_trait::async_trait;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::engine::{EngineFacts, Origin};
@@ -183,5 +207,17 @@ mod tests {
         assert_eq!(pauses.last(), Some(&MAX_PAUSE));
         assert!(tried.len() < 35, "{}", tried.len());
         assert!(started.elapsed() < Duration::from_secs(631), "it joins soon after they agree");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silence_is_told_once_and_only_if_it_lasts() {
+        let mut silence = Silence::default();
+        assert!(!silence.goes_on());
+        sleep(TOLD_AFTER - RETRY).await;
+        assert!(!silence.goes_on(), "shards are started again meanwhile");
+        sleep(RETRY).await;
+        assert!(silence.goes_on());
+        sleep(10 * TOLD_AFTER).await;
+        assert!(!silence.goes_on());
     }
 }
