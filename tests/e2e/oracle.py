@@ -10,7 +10,9 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from e2e.clients import BROKEN, COMPLETE, DRAIN_S, ERROR, LEFT, Load, Record
@@ -20,6 +22,14 @@ from e2e.launched import Launched, wait_until
 # quiet one, with 1.
 SLACK = float(os.environ.get("PENSTOCK_SLACK", "4"))
 READY_ANSWER_S = 2.0
+
+
+@contextmanager
+def two_shards_here(tmp: Path, model: Path, max_concurrent: int) -> Iterator[Launched]:
+    """A model in two shards of one machine, to compare those on several machines with."""
+    limit = f"--max-concurrent-requests={max_concurrent}"
+    with Launched(tmp, f"--model-id={model}", "--dtype=float32", "--num-shard=2", limit) as launched:
+        yield launched.wait_until_serving()
 
 
 class Oracle:

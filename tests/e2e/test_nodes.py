@@ -13,7 +13,7 @@ from e2e.clients import Load, make_body
 from e2e.faults import MAX_CONCURRENT
 from e2e.hosts import Host, can_be_made, network
 from e2e.launched import Launched, wait_until
-from e2e.oracle import SLACK, Oracle
+from e2e.oracle import SLACK, Oracle, two_shards_here
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -92,10 +92,8 @@ def cluster(hosts: list[Host], model: Path, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
     """The same model in two shards of one machine."""
-    limit = f"--max-concurrent-requests={MAX_CONCURRENT}"
-    flags = (f"--model-id={model}", "--dtype=float32", "--num-shard=2", limit)
-    with Launched(tmp_path_factory.mktemp("one"), *flags) as launched:
-        yield launched.wait_until_serving()
+    with two_shards_here(tmp_path_factory.mktemp("one"), model, MAX_CONCURRENT) as launched:
+        yield launched
 
 
 @pytest.fixture(scope="module")
