@@ -2,13 +2,12 @@
 
 import gc
 import logging
-import os
-import signal
 import time
 
 from penstock_server.base.config import ServerConfig
 from penstock_server.files.folders import Folders
 from penstock_server.load.residence import Residence
+from penstock_server.process.stop_pipe import StopPipe
 from penstock_server.rpc import faults as faulty
 from penstock_server.rpc.calls import Calls
 from penstock_server.rpc.changes import Changes
@@ -23,20 +22,6 @@ logger = logging.getLogger(__name__)
 _STOP_GRACE_S = 1.0
 
 
-class StopPipe:
-    """Wakes the main thread from signal handlers and threads alike; a lock would deadlock in a handler."""
-
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-
-    def stop(self) -> None:
-        os.write(self._writer, b"x")
-
-    def wait(self) -> None:
-        os.read(self._reader, 1)
-
-
 def serve(config: ServerConfig, folders: Folders, begun: float) -> int:
     """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log."""
     faults = faulty.parse(config.faults, config.group.rank) if config.faults else None
@@ -44,7 +29,7 @@ def serve(config: ServerConfig, folders: Folders, begun: float) -> int:
     residence = thread.call(Residence, config, folders, faulty.wrapping(faults))
     description = residence.description
     stop_pipe = StopPipe()
-    _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
+    stop_pipe.install_signals(has_parent=config.parent_pipe_fd is not None)
     encoding = Encoding(config.group.rank, None if faults is None else faults.spoil)
     described = description_to_pb(description)
     changes = Changes(residence, described)
@@ -79,12 +64,3 @@ def _close(residence: Residence, thread: SteppingThread) -> None:
         thread.start(residence.close).result(_STOP_GRACE_S)
     except TimeoutError:
         logger.warning("a step still runs")
-
-
-def _install_signals(stop_pipe: StopPipe, has_parent: bool) -> None:
-    def on_signal(_number: int, _frame: object) -> None:
-        stop_pipe.stop()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    # Ctrl-C reaches every process of the terminal. The launcher first drains the router and then sends SIGTERM.
-    signal.signal(signal.SIGINT, signal.SIG_IGN if has_parent else on_signal)
