@@ -238,6 +238,34 @@ def test_every_number_of_decodes_has_a_graph(
     assert all(size <= 1.25 * before for before, size in pairwise(chosen) if before >= 256)
 
 
+@pytest.mark.parametrize(("num_bytes", "of_ranks", "largest"), [
+    (9 << 20, [1 << 20], 128),
+    (219 << 20, [1 << 20], 74),
+    (219 << 20, [40], 40),
+    (16 << 30, [1 << 20], 32),
+])  # fmt: skip
+def test_on_a_cpu_larger_steps_of_small_models_are_recorded(
+    num_bytes: int, of_ranks: list[int], largest: int
+) -> None:
+    """All ranks record the same sizes."""
+    group = SimpleNamespace(gather_numbers=lambda *mine: [mine, *((number,) for number in of_ranks)])
+    loaded = SimpleNamespace(
+        config=SimpleNamespace(cuda=CudaConfig(), cache=SimpleNamespace(num_slots=8)),
+        device=torch.device("cpu"),
+        group=group,
+        # Without memory of its own.
+        model=[torch.empty(1, dtype=torch.uint8).expand(4)],
+    )
+    torch_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sizes, "bytes_of", lambda _model: num_bytes)
+            assert sizes._decode_graph_sizes(loaded) == tuple(range(1, largest + 1))  # type: ignore[arg-type]
+    finally:
+        torch.set_num_threads(torch_threads)
+
+
 def _reads_a_number(x: torch.Tensor) -> None:
     x[0, 0].item()
 

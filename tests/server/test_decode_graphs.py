@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -110,6 +111,26 @@ def test_on_a_cpu_the_second_step_of_a_size_is_a_recording(
     assert len(computed) == (0 if is_recorded else 1)
     assert engine.graphs is not None
     assert engine.graphs.size_for([Span(0, 3, 1)]) == (1 if is_recorded else None), "else steps run free"
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"), [({"head_dim": 16}, "float32"), ({"head_dim": 16}, "bfloat16"), (DELTA, "float32")]
+)
+def test_on_a_cpu_steps_of_many_rows_are_recordings(
+    saved_model: Callable[..., Any], options: dict[str, Any], dtype: str
+) -> None:
+    folder = saved_model(**options).folder
+    many = [sequence for _ in range(12) for sequence in sequences()]
+    room = {"num_slots": len(many), "num_blocks": 8 * len(many)}
+    engines = [
+        make_engine(folder, dtype=dtype, **room, **cuda)
+        for cuda in ({"cuda": CudaConfig(())}, dict[str, Any]())
+    ]
+    free, recorded = (Driver(execute_on(engine), **room).run(deepcopy(many)) for engine in engines)
+    assert [one.output for one in free] == [one.output for one in recorded]
+    graphs = engines[1].graphs
+    assert graphs is not None
+    assert max(kind.size for kind in graphs._replays) > 32
 
 
 def test_on_a_cpu_a_step_with_drafts_is_a_recording_of_a_row_for_each(

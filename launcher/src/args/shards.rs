@@ -71,7 +71,7 @@ pub struct ShardArgs {
     pub batch_invariant: bool,
 
     /// Numbers of rows that decode steps are captured for, as in 1,2,4,8; `0` for none
-    /// [default: up to --max-batch-size on a GPU, up to 32 on a CPU]
+    /// [default: up to --max-batch-size on a GPU, up to 32 on a CPU, 128 where the model is small]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(0..=4096), value_delimiter = ',', value_name = "SIZES")]
     pub cuda_graphs: Option<Vec<u32>>,
 

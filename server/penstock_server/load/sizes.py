@@ -3,6 +3,8 @@
 import logging
 from dataclasses import replace
 
+import torch
+
 from penstock_server.architectures.lengths import check_lengths, does_not_fit, positions_needed
 from penstock_server.architectures.recurrent_spec import KeptShape, StateShape
 from penstock_server.architectures.spec import ModelFacts
@@ -13,6 +15,7 @@ from penstock_server.load.cpu_memory import budget_bytes, free_bytes
 from penstock_server.load.cuda_memory import cache_budget_bytes
 from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.load.loaded import Loaded
+from penstock_server.network.parked import bytes_of
 from penstock_server.network.states import state_bytes
 
 logger = logging.getLogger(__name__)
@@ -23,8 +26,11 @@ _MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 _LARGEST_GRAPH = 1024
 # Snapshots take one part of so many of what is left for them and the cache.
 _SHARE_OF_SNAPSHOTS = 4
-# In larger steps the arithmetic takes longer than the calls of ops that a recording saves.
-_LARGEST_RECORDING = 32
+# A recording saves some 3 ms of a step of 8 layers. Beside the products of larger steps that is little, and what they
+# keep for intermediate results is much. So there are recordings of more than 32 rows where rows times bytes of weights
+# are few for each thread.
+_RECORDED_ROWS = 32, 128
+_RECORDED_BYTES = 1 << 33
 # A step of 17 rows costs no more than one of 24: between sizes only padding is lost, at most a fifth from 256 on.
 _USUAL_GRAPH_SIZES = (
     *(1, 2, 4, *range(8, 64, 8)),
@@ -49,8 +55,16 @@ def _decode_graph_sizes(loaded: Loaded) -> tuple[int, ...]:
     if asked is not None:
         return tuple(sorted({min(size, num_slots) for size in asked}))
     if loaded.device.type != "cuda":
-        return tuple(range(1, _LARGEST_RECORDING + 1))
+        return tuple(range(1, _largest_recording(loaded) + 1))
     return (*(size for size in _USUAL_GRAPH_SIZES if size < num_slots), min(num_slots, _LARGEST_GRAPH))
+
+
+def _largest_recording(loaded: Loaded) -> int:
+    """The same on all ranks: they exchange what each has computed."""
+    few, many = _RECORDED_ROWS
+    affordable = _RECORDED_BYTES * torch.get_num_threads() // max(1, bytes_of(loaded.model))
+    affordable = min(number for (number,) in loaded.group.gather_numbers(affordable))
+    return max(few, min(affordable, many))
 
 
 def _prompt_graph_sizes(loaded: Loaded) -> tuple[int, ...]:

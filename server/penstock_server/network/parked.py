@@ -48,6 +48,12 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
+def bytes_of(root: object) -> int:
+    """The memory of all tensors that are reached, those that share it counted once."""
+    storages = (tensor.untyped_storage() for tensor in tensors_of(root))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
 def tensors_of(root: object) -> Iterator[torch.Tensor]:
     """Every tensor that is reached by attributes and members, once or more often."""
     waiting, seen = [root], set()

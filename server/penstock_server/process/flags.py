@@ -296,7 +296,7 @@ def _add_computing(add: _Add) -> None:
     add("--batch-invariant", action="store_true",
         help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
     add("--cuda-graphs", type=_sizes, metavar="SIZES",
-        help="rows of decode steps to capture, as in 1,2,4; 0: none; default: to --num-slots, 32 on a CPU")  # fmt: skip
+        help="rows of decode steps to capture, as in 1,2,4; 0: none; default: as many as there are slots")  # fmt: skip
     add("--cuda-memory-fraction", type=_fraction, default=CudaConfig().memory_fraction,
         help="of the GPU's memory that weights, cache and steps may take together")  # fmt: skip
 
