@@ -38,6 +38,7 @@ from penstock_server.load.sizes import choose_graph_sizes, choose_limits, wanted
 from penstock_server.network.adapters import AdaptedModel
 from penstock_server.network.base_weights import BaseWeights
 from penstock_server.network.distributed import Group
+from penstock_server.network.heap import keep_freed_blocks
 from penstock_server.network.kv_cache import CacheFormat
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.model import Model
@@ -70,6 +71,7 @@ class Prepared(NamedTuple):
                 engine.capture()
         with stage(logger, "warm-up"):
             Rehearsal(engine).warm_up()
+        keep_freed_blocks()
         loaded.group.begin_steps()
         return engine
 

@@ -20,7 +20,7 @@ from torch import nn
 from penstock_server.base.errors import StartError
 from penstock_server.base.progress import Progress
 from penstock_server.files.checkpoint import Checkpoint, Entry
-from penstock_server.network.quantization.memory import blocks_apart
+from penstock_server.network.heap import blocks_apart
 from penstock_server.network.quantization.quantization import Quantization
 from penstock_server.network.quantization.scheme import Arrange, MatrixPart, Source
 from penstock_server.network.tensor_files import TensorFile, open_tensors
