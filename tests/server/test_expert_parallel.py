@@ -141,7 +141,7 @@ def test_models_without_experts_of_ours_are_refused(
 ) -> None:
     folder = saved_model(family=family, num_local_experts=4).folder
     config = engine_config(folder, **options)
-    config = thread_ranks.with_group(config, 0, 2, folder, True)
+    config = thread_ranks.with_group(config, 0, 2, folder, expert_parallel=True)
     with pytest.raises(StartError) as refused:
         open_folders(config)
     assert str(refused.value) == message

@@ -175,18 +175,19 @@ def test_the_interface_with_an_address_is_found() -> None:
         interface_with("192.0.2.7")
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(("world_size", "num_stages"), [(2, 1), (4, 1), (4, 2)])
 def test_ranks_that_meet_at_a_launcher_give_the_tokens_of_one_machine(
-    saved_model: Callable[..., Any], launcher: Launcher, tmp_path: Path, world_size: int
+    saved_model: Callable[..., Any], launcher: Launcher, tmp_path: Path, world_size: int, num_stages: int
 ) -> None:
     model = saved_model()
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n")
     meeting = ("--rendezvous", f"tcp:127.0.0.1:{launcher.port}", "--secret-file", secret)
     place = ("--group-start", START, "--ranks-per-node", 2)
+    stages = ("--num-stages", num_stages)
     outputs = []
     for folder, flags in ((tmp_path / "here", ()), (tmp_path / "nodes", (*meeting, *place))):
-        with running_shards(model.folder, folder, world_size, flags) as shards:
+        with running_shards(model.folder, folder, world_size, (*flags, *stages)) as shards:
             params = [SamplingParams(prompt_logprobs=True), SamplingParams(temperature=1.0, seed=5)]
             sequences = [Sequence(prompt, 6, params[n % 2]) for n, prompt in enumerate(prompts(6))]
             Driver(execute_on_shards(shards), block_size=16).run(sequences, seed=1)

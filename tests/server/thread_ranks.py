@@ -1,4 +1,4 @@
-"""A tensor-parallel group in one process: a thread per rank. They add through shared memory as processes do, and are
+"""A group of ranks in one process: a thread per rank. They add through shared memory as processes do, and are
 spared the start of these.
 """
 
@@ -25,15 +25,15 @@ _TIMEOUT_S = 60.0
 def engines(
     folder: Path, size: int, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> Iterator[list[Engine]]:
-    """The engines of all ranks. The option `expert_parallel` is that of the group."""
-    expert_parallel = options.pop("expert_parallel", None)
+    """The engines of all ranks. The options `expert_parallel` and `num_stages` are those of the group."""
+    of_group = {name: options.pop(name) for name in ("expert_parallel", "num_stages") if name in options}
     # Where one does not start, the others are not to wait for it as long as processes would.
     monkeypatch.setattr(distributed, "_LOAD_TIMEOUT_S", _TIMEOUT_S)
     with ThreadPoolExecutor(size) as pool, TemporaryDirectory() as meeting:
 
         def load(rank: int) -> Engine:
             config = engine_config(folder, **options)
-            config = with_group(config, rank, size, Path(meeting), expert_parallel)
+            config = with_group(config, rank, size, Path(meeting), **of_group)
             return load_engine(config, *opened_both(config))
 
         ranks = list(pool.map(load, range(size)))
@@ -42,11 +42,9 @@ def engines(
             rank.close()
 
 
-def with_group(
-    config: ServerConfig, rank: int, size: int, meeting: Path, expert_parallel: bool | None
-) -> ServerConfig:
+def with_group(config: ServerConfig, rank: int, size: int, meeting: Path, **of_group: Any) -> ServerConfig:
     """The settings of a rank."""
-    group = GroupConfig(rank, size, meeting, _TIMEOUT_S, expert_parallel=expert_parallel)
+    group = GroupConfig(rank, size, meeting, _TIMEOUT_S, **of_group)
     return replace(config, group=group)
 
 

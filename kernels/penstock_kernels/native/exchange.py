@@ -95,6 +95,10 @@ class Exchange:
         """What each rank brought."""
         return self._gathered(x).unbind(0)
 
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        """What one rank brought; the others bring a tensor of the same shape."""
+        return self._gathered(x)[source]
+
     def leave(self) -> None:
         """Tell the others. The memory stays until nothing points to it."""
         if self._file >= 0:

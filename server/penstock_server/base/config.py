@@ -93,7 +93,7 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """This shard's place in its tensor-parallel group."""
+    """This shard's place in its group: ranks follow each other by stage, and in a stage by part."""
 
     rank: int
     world_size: int
@@ -112,6 +112,23 @@ class GroupConfig:
     ranks_per_node: int | None = None
     # Whether each rank has whole experts; None: where slices of an expert would not be of the same size.
     expert_parallel: bool | None = None
+    # Pipeline parallel: each stage has a range of layers, divided among as many ranks as in every other.
+    num_stages: int = 1
+
+    @property
+    def ranks_per_stage(self) -> int:
+        """Ranks that a layer is divided among."""
+        return self.world_size // self.num_stages
+
+    @property
+    def stage(self) -> int:
+        """The stage of this rank."""
+        return self.rank // self.ranks_per_stage
+
+    @property
+    def part(self) -> int:
+        """The place among the ranks of the stage."""
+        return self.rank % self.ranks_per_stage
 
     @property
     def ranks_here(self) -> int:

@@ -9,7 +9,8 @@ occurs; a model whose code depends on computed values cannot be recorded and run
 adapter have graphs of their own, whichever adapters these are, so that other steps compute nothing for adapters.
 
 A drafted token is a row, too: it is the next position of the slot of the row before. On CUDA such steps are those of
-`prompt_graphs`.
+`prompt_graphs`. Where layers are in stages, such steps are computed op by op: one stage may have no graphs, and all
+ranks compare how they went.
 """
 
 import logging
@@ -30,6 +31,7 @@ from penstock_server.engine.draft_states import NOWHERE
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
 from penstock_server.engine.slots import Slots
+from penstock_server.engine.stages import room_for_hidden
 from penstock_server.network.adapters import ROOM_IN_GRAPHS
 from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
@@ -78,14 +80,20 @@ class DecodeGraphs:
         self._kept = torch.full_like(self._inputs[0], NOWHERE)
         self._query_starts = torch.arange(self.sizes[-1] + 1, dtype=torch.int32, device=slots.device)
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
-        self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
+        num_logits = model.facts.vocab_size if model.stage.is_last else 0
+        self._logits = torch.zeros(self.sizes[-1], num_logits, device=slots.device)
+        # What comes from the stage before and goes to the one behind: between replays, as not every stage has graphs.
+        self._received = (
+            None if model.stage.is_first else room_for_hidden(model, self.sizes[-1], slots.device)
+        )
+        self._hidden = None if model.stage.is_last else room_for_hidden(model, self.sizes[-1], slots.device)
         self._taps = None if tapped is None else tapped.taps(self.sizes[-1], model.dtype, slots.device)
         given = (self.sizes[-1], given_size)
         self._given = torch.zeros(given, dtype=model.dtype, device=slots.device) if given_size else None
         self._replays: dict[Kind, Replay] = {}
         self._records_adapters = with_adapters
         # Whether rows of one slot are joined to spans, as drafts are.
-        self.joins = slots.device.type != "cuda"
+        self.joins = slots.device.type != "cuda" and model.stage.count == 1
         self._pool = pool
         # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
@@ -138,12 +146,18 @@ class DecodeGraphs:
         return self.sizes[bisect_left(self.sizes, num_rows)]
 
     def run(
-        self, decode: torch.Tensor, given: torch.Tensor | None = None, kept: torch.Tensor | None = None
+        self,
+        decode: torch.Tensor,
+        given: torch.Tensor | None = None,
+        kept: torch.Tensor | None = None,
+        received: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Logits [num_rows, vocab_size] float32, valid until the next run. decode and kept: those of `Step`.
 
-        `given`: hidden states of the first rows, where the model takes some.
+        `given`: hidden states of the first rows, where the model takes some; `received`: from the stage before.
         """
+        if self._received is not None and received is not None:
+            self._received[: len(received)].copy_(received)
         if kept is not None:
             self._kept.fill_(NOWHERE)[: len(kept)].copy_(kept)
         if self._given is not None and given is not None:
@@ -156,6 +170,11 @@ class DecodeGraphs:
         else:
             self._replays[kind] = self._record(kind)
         return self._logits[:size]
+
+    def hidden(self, num_rows: int) -> torch.Tensor:
+        """What the first rows of the last run are behind the layers of a stage, for the one behind it."""
+        assert self._hidden is not None, "the last stage has logits"
+        return self._hidden[:num_rows]
 
     def states(self, num_rows: int) -> torch.Tensor | None:
         """The hidden states that are read of the last run's first rows, valid until the next one."""
@@ -189,7 +208,11 @@ class DecodeGraphs:
 
     def _compute(self, kind: Kind) -> None:
         inputs = self._forward_input(kind)
-        self._logits[: kind.size].copy_(self.model.logits(self.model(inputs, self.cache), inputs.adapters))
+        hidden = self.model(inputs, self.cache)
+        if self._hidden is None:
+            self._logits[: kind.size].copy_(self.model.logits(hidden, inputs.adapters))
+        else:
+            self._hidden[: kind.size].copy_(hidden)
 
     def _forward_input(self, kind: Kind) -> ForwardInput:
         size, uses_adapters, keeps_states = kind
@@ -201,7 +224,8 @@ class DecodeGraphs:
         recurrent = None
         if keeps_states:
             recurrent = RecurrentSpans(slots, positions == 0, (1,) * size, self._kept[:size])
-        return replace(found, adapters=adapters, taps=taps, recurrent=recurrent)
+        received = None if self._received is None else self._received[:size]
+        return replace(found, adapters=adapters, taps=taps, recurrent=recurrent, received=received)
 
 
 def decode_input(

@@ -24,9 +24,16 @@ from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.prompt_graphs import PromptGraphs
-from penstock_server.engine.sampling import Sampled, Scored, sample, sample_decodes, score
+from penstock_server.engine.sampling import Sampled, Scored, keep, sample, sample_decodes, score
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
+from penstock_server.engine.stages import (
+    received,
+    room_for_sampled,
+    room_for_scored,
+    tell,
+    tensors_of,
+)
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, SamplingInput, Step
 from penstock_server.engine.step_clock import StepClock
@@ -34,6 +41,7 @@ from penstock_server.engine.step_pact import StepPact, reason_of
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.files.versions import Versions
 from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 from penstock_server.network.quantization.quantization import QuantizationFacts
@@ -58,6 +66,8 @@ class Description:
     device: str
     rank: int
     world_size: int
+    # Ranges of layers, each on as many ranks.
+    num_stages: int
     # Whether each of several ranks has whole experts.
     expert_parallel: bool
     max_top_logprobs: int
@@ -90,7 +100,7 @@ class Engine:
         self.graphs = graphs
         self.prompt_graphs = prompt_graphs
         self.staging = Staging(slots)
-        self._pact = StepPact(group, slots.device, _report)
+        self._pact = StepPact(group, slots.device, _report, model.stage.groups)
         self.drafter = drafter if drafter and slots.can_draft else Drafter()
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
@@ -298,12 +308,13 @@ class Engine:
         """What the requests of a step are told, if only they fail; None if the shard cannot continue.
 
         A single rank can continue after any lack of memory; several only after one that all know of. What Triton
-        cannot compile or launch, it cannot on any rank.
+        cannot compile or launch, it cannot on any rank of a stage; another stage has other layers.
         """
         if isinstance(error, StepFailed):
             return error
         reason = reason_of(error)
-        if reason is None or (self.group.size > 1 and reason is not ErrorCode.KERNEL):
+        are_alike = self.group.size == 1 or (reason is ErrorCode.KERNEL and self.model.stage.count == 1)
+        if reason is None or not are_alike:
             return None
         _report(error)
         return StepFailed(reason)
@@ -338,6 +349,7 @@ class Engine:
                 sampled = self._pact.run(partial(self._sample, logits, step, masks))
             else:
                 sampled = self._sample(logits, step, masks)
+            self._tell_sampled(step.sampling, sampled)
             pending.choices = self._commit(step.sampling, sampled, masks)
             pending.sampling, pending.sampled = step.sampling, sampled
         pending.clock.mark()
@@ -354,8 +366,7 @@ class Engine:
     def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
         if step.decode is not None:
-            assert self.graphs is not None, "the graphs chose the size of this step"
-            logits = self.graphs.run(step.decode, kept=step.kept)
+            logits = self._replayed(step, step.decode)
             num_rows = step.sampling.num_rows
             if num_rows == step.num_tokens:
                 return logits[:num_rows], []
@@ -369,6 +380,15 @@ class Engine:
             hidden = hidden[step.sampled_rows]
             adapters = None if adapters is None else adapters[step.sampled_rows]
         return self.model.logits(hidden, adapters), prompts
+
+    def _replayed(self, step: Step, decode: torch.Tensor) -> torch.Tensor:
+        """Logits of all rows of a decode graph."""
+        assert self.graphs is not None, "the graphs chose the size of this step"
+        found = received(self.model, step.num_tokens, self.slots.device)
+        logits = self.graphs.run(decode, kept=step.kept, received=found)
+        if not self.model.stage.is_last:
+            self.model.stage.send(self.graphs.hidden(step.num_tokens))
+        return logits
 
     def _tapped(self, step: Step) -> tuple[Step, torch.Tensor | None]:
         """The step, and where it leaves the hidden states that the drafter reads, if it reads any."""
@@ -390,21 +410,48 @@ class Engine:
         inputs = step.forward
         assert inputs is not None, "a step has exactly one of the three"
         if not self._compares(step):
-            return self.model(inputs, self.cache)
-        return self._pact.run_pass(lambda: self.model(inputs, self.cache), len(inputs.token_ids))
+            return self._passed(inputs)
+        return self._pact.run_pass(lambda: self._passed(inputs), len(inputs.token_ids))
+
+    def _passed(self, inputs: ForwardInput) -> torch.Tensor:
+        """A pass through the layers that are here."""
+        found = received(self.model, len(inputs.token_ids), self.slots.device)
+        hidden = self.model(replace(inputs, received=found), self.cache)
+        self.model.stage.send(hidden)
+        return hidden
 
     def _compares(self, step: Step) -> bool:
         """Whether the ranks tell each other how this step went."""
         return self.group.size > 1 and step.has_prompts
 
     def _sample(self, logits: torch.Tensor, step: Step, masks: GrammarMasks | None) -> Sampled:
-        """Tokens of the rows. Nothing has changed when this fails."""
+        """Tokens of the rows; in a stage before the last, room for them. Nothing has changed when this fails."""
         rows, decodes = self.slots.rows, step.sampling.decodes
+        if not self.model.stage.is_last:
+            return room_for_sampled(step.sampling, masks is not None, self.slots.device)
         if decodes is not None:
             return sample_decodes(logits, step.sampling, decodes, rows.kept, masks)
         return sample(logits, step.sampling, rows.tokens, masks)
 
+    def _tell_sampled(self, sampling: SamplingInput, sampled: Sampled) -> None:
+        """Have all stages know what the last one chose."""
+        stage = self.model.stage
+        if stage.count == 1:
+            return
+        tell(stage, tensors_of(sampled))
+        if not stage.is_last and sampling.decodes is not None:
+            keep(sampled, sampling, self.slots.rows.kept)
+
     def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows, adapters: AdapterRows | None) -> Scored:
+        stage = self.model.stage
+        if stage.is_last:
+            scored = self._scored(hidden, rows, adapters)
+        else:
+            scored = room_for_scored(rows.count, rows.num_top, self.slots.device)
+        tell(stage, scored)
+        return scored
+
+    def _scored(self, hidden: torch.Tensor, rows: PromptRows, adapters: AdapterRows | None) -> Scored:
         targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
         states = hidden[rows.first_row : rows.first_row + rows.count]
         used = None if adapters is None else adapters[rows.first_row : rows.first_row + rows.count]

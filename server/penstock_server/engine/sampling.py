@@ -98,17 +98,17 @@ def sample_decodes(
         return _choose_masked(logits, inputs, decodes, kept, native.Masks.of(rows, masks.bits))
     if len(decodes.apart) == decodes.num_decodes:
         apart = sample(logits, inputs.apart, kept.tokens, masks)
-        _keep(apart, inputs.apart, kept)
+        keep(apart, inputs.apart, kept)
         return Sampled(apart.token_ids, apart.logprobs, apart.finite, apart=apart)
     chosen = _choose_plain(logits, inputs, decodes, kept)
     apart = sample(logits.index_select(0, rows), inputs.apart, kept.tokens, masks)
     for column, part in zip(chosen, (apart.token_ids, apart.logprobs, apart.finite), strict=True):
         column.index_copy_(0, rows, part)
-    _keep(apart, inputs.apart, kept)
+    keep(apart, inputs.apart, kept)
     return Sampled(*chosen, apart=apart)
 
 
-def _keep(sampled: Sampled, inputs: SamplingInput, kept: SlotRows) -> None:
+def keep(sampled: Sampled, inputs: SamplingInput, kept: SlotRows) -> None:
     """Write the tokens behind those of their slots."""
     kept.tokens.index_put_((inputs.slots, inputs.lengths), sampled.token_ids.int())
 

@@ -30,7 +30,28 @@ def open_folders(config: ServerConfig) -> Folders:
         check_lengths(config.cache, folder.spec)
     if config.group.expert_parallel:
         _check_experts(folder)
-    return Folders(folder, open_draft_folder(config, folder))
+    draft = open_draft_folder(config, folder)
+    if config.group.num_stages > 1:
+        _check_stages(config, folder, draft)
+    return Folders(folder, draft)
+
+
+def _check_stages(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) -> None:
+    """Raise StartError unless the layers can be divided among stages."""
+    flag = f"--pipeline-parallel-size {config.group.num_stages}"
+    if folder.spec is None:
+        raise StartError(
+            f"{flag} is for models with a row here, and {folder.model_type} is computed by the code of transformers; "
+            "leave it out"
+        )
+    if config.group.num_stages > folder.spec.num_layers:
+        raise StartError(
+            f"{flag} is more than the {folder.spec.num_layers} layers of this model; each stage needs one"
+        )
+    if draft is not None:
+        raise StartError(
+            f"{flag}: what --speculation {config.drafter} drafts with is computed by one stage; use ngram or suffix"
+        )
 
 
 def _check_experts(folder: ModelFolder) -> None:

@@ -75,7 +75,7 @@ def _load(
     lengths = min(served_len, own_len)
     decoder = allocating("its weights", read_decoder, folder, placement, device, lengths, quantization)
     model = _translated(decoder, draft.tokens, target.vocab_size, device)
-    scales = scales_of(folder, dtype, cache_dtype)
+    scales = scales_of(folder, placement.stage, dtype, cache_dtype)
     return DraftModel(model, CacheFormat(cache_dtype, scales, attention.attend), attention)
 
 

@@ -44,6 +44,7 @@ from penstock_server.network.layers.placement import Placement
 from penstock_server.network.model import Model
 from penstock_server.network.peer_memory import meet_peers
 from penstock_server.network.quantization.quantization import Quantization
+from penstock_server.network.stage import Ranks, meet
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 class Lasting(NamedTuple):
     """What stays when a shard drops its model and reads it again."""
 
-    group: Group
+    ranks: Ranks
     grammars: Grammars
 
 
@@ -105,11 +106,11 @@ def load(
     dtype = choose_dtype(config.dtype, folder.dtype, device)
     cache_dtype = choose_cache_dtype(config, dtype, device)
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.ranks_here))
-    group = _meet(config, folder, dtype, device) if lasting is None else lasting.group
-    attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
+    ranks = _meet(config, folder, dtype, device) if lasting is None else lasting.ranks
+    attention = choose_backend(config, folder.spec, ranks.part, dtype, cache_dtype, device)
     with stage(logger, "weights"):
         expert_parallel = choose_expert_parallel(config.group, folder.spec)
-        placement = Placement(group, dtype, config.batch_invariant, expert_parallel)
+        placement = Placement(ranks.part, dtype, config.batch_invariant, expert_parallel, ranks.stage)
         quantization = quantization_of(config, folder, device, placement)
         model = allocating("the weights", _model, config, folder, placement, device, quantization)
         check_kept(config, model, draft is not None)
@@ -119,7 +120,7 @@ def load(
             drafting = _drafting(config, draft, model, placement, device)
     logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
     grammars = _grammars(config, model) if lasting is None else lasting.grammars
-    scales = scales_of(folder, dtype, cache_dtype)
+    scales = scales_of(folder, ranks.stage, dtype, cache_dtype)
     cache_format = CacheFormat(cache_dtype, scales, attention.attend, attention.attend_latents)
     adapters = Adapters(
         AdaptedModel(model, config.max_adapters, BaseWeights(folder.checkpoint, quantization), device),
@@ -128,14 +129,14 @@ def load(
     quantized = None if quantization is None else quantization.facts()
     versions = read_versions(folder, config.tokenizer_path)
     kept = (grammars, adapters, cache_format, attention, quantized, drafting, versions, expert_parallel)
-    return Loaded(config, folder, device, group, model, *kept)
+    return Loaded(config, folder, device, ranks, model, *kept)
 
 
-def _meet(config: ServerConfig, folder: ModelFolder, dtype: torch.dtype, device: torch.device) -> Group:
+def _meet(config: ServerConfig, folder: ModelFolder, dtype: torch.dtype, device: torch.device) -> Ranks:
     with stage(logger, "group"):
-        group = Group(config.group, device)
-        _meet_peers(config, folder, group, dtype, device)
-    return group
+        ranks = meet(config.group, device)
+        _meet_peers(config, folder, ranks.part, dtype, device)
+    return ranks
 
 
 def _meet_peers(

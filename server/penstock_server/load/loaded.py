@@ -42,6 +42,7 @@ from penstock_server.network.medusa import MedusaHeads
 from penstock_server.network.model import Model
 from penstock_server.network.mtp import MtpHead
 from penstock_server.network.quantization.quantization import QuantizationFacts
+from penstock_server.network.stage import Ranks
 from penstock_server.network.states import AnyStates, StateRows, States, make_states
 
 _NO_GRAPHS = GraphSizes()
@@ -57,7 +58,7 @@ class Loaded(NamedTuple):
     config: ServerConfig
     folder: ModelFolder
     device: torch.device
-    group: Group
+    ranks: Ranks
     model: Model
     grammars: Grammars
     adapters: Adapters
@@ -70,6 +71,11 @@ class Loaded(NamedTuple):
     versions: Versions
     # Whether each of several ranks has whole experts.
     expert_parallel: bool
+
+    @property
+    def group(self) -> Group:
+        """Of all ranks."""
+        return self.ranks.everyone
 
     def engine(self, limits: Limits, sizes: GraphSizes = _NO_GRAPHS, is_poisoned: bool = False) -> Engine:
         """An engine with a cache and rows of its own."""
@@ -185,6 +191,7 @@ class Loaded(NamedTuple):
             device=str(self.device),
             rank=self.group.rank,
             world_size=self.group.size,
+            num_stages=self.ranks.stage.count,
             expert_parallel=self.expert_parallel,
             max_adapters=self.adapters.max_adapters,
             max_top_logprobs=min(MAX_TOP_LOGPROBS, self.model.facts.vocab_size),

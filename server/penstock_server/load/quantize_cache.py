@@ -24,8 +24,12 @@ def cache_entry(
     rounding = {"target": TARGETS[asked].name, "version": ROUNDING_VERSION, "device": device.type}
     if placement.expert_parallel:
         rounding["experts"] = "whole"
+    group, its_stage = placement.group, placement.stage
+    if its_stage.count > 1:
+        rounding["stages"] = str(its_stage.count)
+    rank = its_stage.number * group.size + group.rank
     try:
-        return entry_of(cache, checkpoint, rounding, placement.group.rank, placement.group.size)
+        return entry_of(cache, checkpoint, rounding, rank, its_stage.count * group.size)
     except OSError as error:
         logger.warning("quantized weights are not kept for later starts: %s", error)
         return None

@@ -13,6 +13,7 @@ from penstock_server.network.kv_scales import read_scales
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.quantization.at_load import QuantizationAtLoad
 from penstock_server.network.quantization.quantization import Quantization, StoredQuantization
+from penstock_server.network.stage import Stage
 from penstock_server.network.weights import fill_with_noise, load_weights
 
 logger = logging.getLogger(__name__)
@@ -51,8 +52,10 @@ def quantization_of(
     return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, int8_inputs, entry)
 
 
-def scales_of(folder: ModelFolder, dtype: torch.dtype, cache_dtype: torch.dtype) -> tuple[KvScale, ...]:
-    """The scales of the checkpoint, where the type of the cache is smaller than that of the model."""
+def scales_of(
+    folder: ModelFolder, stage: Stage, dtype: torch.dtype, cache_dtype: torch.dtype
+) -> tuple[KvScale, ...]:
+    """The scales of the checkpoint for a stage, where the type of the cache is smaller than that of the model."""
     if cache_dtype == dtype or folder.spec is None or folder.checkpoint is None:
         return ()
-    return read_scales(folder.checkpoint, folder.spec)
+    return read_scales(folder.checkpoint, folder.spec, stage.layers(folder.spec.num_layers))

@@ -80,7 +80,7 @@ class Residence:
         self.receiving = Receiving(folders.model.path, self._replaceable)
         prepared = prepare(config, *folders)
         loaded = prepared.loaded
-        self._lasting = Lasting(loaded.group, loaded.grammars)
+        self._lasting = Lasting(loaded.ranks, loaded.grammars)
         self._sizes = prepared.limits, prepared.graph_sizes
         self.description: Description = loaded.describe(prepared.limits)
         self._source = Source(config, loaded.versions, "")
@@ -122,13 +122,13 @@ class Residence:
         engine.slots.adapters.forget()
         engine.destroy_graphs()
         self._engine = None
-        self._lasting.group.begin_loading()
+        self._lasting.ranks.everyone.begin_loading()
 
     def close(self) -> None:
         """Leave the group. Graphs go first: the group cannot end while they hold its communicator."""
         if self._engine is not None:
             self._engine.destroy_graphs()
-        self._lasting.group.leave()
+        self._lasting.ranks.everyone.leave()
 
     def wake_up(self) -> Engine:
         """The engine, as it was when it was new. Raises ShardAsleep where there cannot be one: it sleeps on."""
@@ -220,7 +220,7 @@ class Residence:
             self._read(source)
         except StartError as error:
             refusal = WeightsKept(str(error))
-        everyone = self._lasting.group.gather_numbers(int(refusal is None))
+        everyone = self._lasting.ranks.everyone.gather_numbers(int(refusal is None))
         if all(is_read for (is_read,) in everyone):
             self._source = source
             return None
@@ -230,7 +230,7 @@ class Residence:
 
     def _fall_asleep_again(self, error: StartError) -> PenstockError:
         """What to raise."""
-        if self._lasting.group.size > 1:
+        if self._lasting.ranks.everyone.size > 1:
             # Others may wait for this rank, and learn of its end at once.
             return ShardFailed(f"the shard cannot wake up: {error}")
         level, self.level = self.level, SleepLevel.AWAKE

@@ -69,10 +69,10 @@ def _largest_recording(loaded: Loaded) -> int:
 
 def _prompt_graph_sizes(loaded: Loaded) -> tuple[int, ...]:
     """Numbers of tokens, where prompts are attended to by kernels that a graph can hold. Recurrent layers compute
-    longer spans in chunks, whose number the host must know."""
+    longer spans in chunks, whose number the host must know, and stages compare such steps."""
     asked, cuda = loaded.config.cuda.prompt_graph_sizes, loaded.config.cuda
-    is_recurrent = loaded.model.state_shape is not None
-    if not loaded.attention.captures_prompts or cuda.graph_sizes == () or is_recurrent:
+    is_free = loaded.model.state_shape is not None or loaded.ranks.stage.count > 1
+    if not loaded.attention.captures_prompts or cuda.graph_sizes == () or is_free:
         return ()
     if asked is None:
         asked = _PROMPT_GRAPH_SIZES if loaded.device.type == "cuda" else ()
@@ -130,7 +130,7 @@ def _affordable_snapshots(most: int, budget: int, loaded: Loaded) -> int:
     """All that were asked for; else what a part of the budget holds."""
     each = state_bytes(loaded.model.state_shape, loaded.model.dtype)
     if not each:
-        return 0
+        return most
     if loaded.config.cache.num_snapshots is None:
         return min(most, budget // _SHARE_OF_SNAPSHOTS // each)
     if most * each > budget:

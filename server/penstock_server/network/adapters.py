@@ -87,11 +87,10 @@ class AdaptedModel:
         self.device = device
         self._base = base
         modules = list(model.modules()) if isinstance(model, nn.Module) else []
-        self._layers: list[AdaptedLayer] = [
-            module  # type: ignore[misc]
-            for module in modules
-            if _can_adapt(module)
-        ]
+        self._layers = _adapted_layers(modules)
+        # Modules of other stages: an adapter is checked against the whole model.
+        self._elsewhere = [module for part in getattr(model, "elsewhere", ()) for module in part.modules()]
+        self._is_embedding_here = model.stage.is_first
         self._tables = [AdapterTable(num_adapters, device) for _ in self._layers]
         for layer, table in zip(self._layers, self._tables, strict=True):
             layer.adapters = table
@@ -178,10 +177,7 @@ class AdaptedModel:
         vocabulary = self._vocabulary()
         modules = by_module(folder, vocabulary)
         chosen = [_choose(layer.adapted_parts(), modules) for layer in self._layers]
-        all_parts = [part for parts in chosen for part in parts]
-        norms = {name: shape for norm in self._norms for name, shape in modules_of_norm(norm).items()}
-        of_experts = {name for experts in self._experts.values() for name in modules_of(experts)}
-        check(folder, modules, all_parts, vocabulary, norms, of_experts)
+        of_experts = self._check(folder, modules, chosen, vocabulary)
         reader = TensorReader(folder, modules, self._base)
         if self._embedding is None:
             names = modules.get(vocabulary.embedding, {})
@@ -200,6 +196,26 @@ class AdaptedModel:
         invocation, embedding = folder.config.invocation, self._embedding_of(reader)
         return HostAdapter(folder.content_hash, weights, rank, invocation, embedding, own, experts)
 
+    def _check(
+        self,
+        folder: AdapterFolder,
+        modules: dict[str, Names],
+        chosen: Sequence[Sequence[AdaptedPart]],
+        vocabulary: Vocabulary,
+    ) -> set[str]:
+        """Refuse an adapter that does not fit the model, whichever stage has the layer. The modules of experts."""
+        others = [_choose(it.adapted_parts(), modules) for it in _adapted_layers(self._elsewhere)]
+        parts = [part for parts in (*chosen, *others) for part in parts]
+        all_norms = [*self._norms, *(module for module in self._elsewhere if takes_own(module))]
+        norms = {name: shape for norm in all_norms for name, shape in modules_of_norm(norm).items()}
+        all_experts = [
+            *self._experts.values(),
+            *(module for module in self._elsewhere if isinstance(module, Experts)),
+        ]
+        of_experts = {name for experts in all_experts for name in modules_of(experts)}
+        check(folder, modules, parts, vocabulary, norms, of_experts)
+        return of_experts
+
     def _pinned(self, weights: ExpertWeights) -> ExpertWeights:
         return weights.pinned() if self.device.type == "cuda" else weights
 
@@ -212,7 +228,7 @@ class AdaptedModel:
         return {name: vector.to(self.device, non_blocking=True) for name, vector in vectors.items()}
 
     def _embedding_of(self, reader: TensorReader) -> EmbeddingWeights | None:
-        if self._embedding is None:
+        if self._embedding is None or not self._is_embedding_here:
             return None
         found = fit_embedding(self._embedding, reader)
         return None if found is None else self._embedding_on_host(found, self._embedding.placement.dtype)
@@ -220,7 +236,8 @@ class AdaptedModel:
     def _vocabulary(self) -> Vocabulary:
         embedding = self._tokens
         assert embedding is not None, "a model with layers that carry adapters has it"
-        heads = [part for layer in self._layers for part in layer.adapted_parts()[0] if part.is_head]
+        layers = (*self._layers, *_adapted_layers(self._elsewhere))
+        heads = [part for layer in layers for part in layer.adapted_parts()[0] if part.is_head]
         is_tied = any(part.stored == embedding.name for part in heads)
         return Vocabulary(embedding.name, tuple(part.module for part in heads), embedding.shape, is_tied)
 
@@ -237,6 +254,10 @@ class AdaptedModel:
         if self.device.type != "cuda":
             return cast
         return AdapterWeights(*(None if part is None else part.pin_memory() for part in cast))  # type: ignore[arg-type]
+
+
+def _adapted_layers(modules: Sequence[nn.Module]) -> list[AdaptedLayer]:
+    return [module for module in modules if _can_adapt(module)]  # type: ignore[misc]
 
 
 def _launch_for_nobody(layer: AdaptedLayer, num_rows: int) -> None:

@@ -200,7 +200,15 @@ def _add_and_norm(
 
 
 class Decoder(nn.Module):
-    """A whole model, this rank's share of it. Built on the meta device; `weights.load_weights` gives it memory."""
+    """A model, this rank's share of the layers of its stage. Built on the meta device; `weights.load_weights` gives it
+    memory. What other stages have stays there: it says which names and shapes the model has."""
+
+    embedding: VocabEmbedding
+    positions: PositionEmbedding | None
+    embedding_norm: Norm | None
+    final_norm: Norm
+    # None: the embedding is the head, too.
+    lm_head: VocabEmbedding | None
 
     def __init__(
         self,
@@ -211,43 +219,28 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.spec = spec
-        self.group = placement.group
+        self.group, self.stage = placement.group, placement.stage
         self.facts: ModelFacts = spec
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
-        self.num_heads, num_layers = heads.num_heads, spec.num_attention_layers
+        self._numbers = self.stage.layers(spec.num_layers)
+        self.kinds = spec.layers[self._numbers.start : self._numbers.stop]
+        self.num_heads, num_layers = heads.num_heads, sum(kind.has_attention for kind in self.kinds)
+        num_recurrent = sum(kind.is_recurrent for kind in self.kinds)
         self.cache_shape = (
             CacheShape(num_layers, heads.num_kv_heads, spec.head_dim)
             if spec.latent is None
             else CacheShape(num_layers, 1, spec.latent.rank + spec.latent.rope_dim, num_tensors=1)
         )
-        self.state_shape: AnyShape | None = state_shape(spec, placement.group)
+        self.state_shape: AnyShape | None = state_shape(spec, num_recurrent, placement.group)
         self.abilities: tuple[str, ...] = () if self.state_shape is None else (RECURRENT,)
         self._device = device
         self.dtype = placement.dtype
-        names, size = spec.names, (spec.vocab_size, spec.hidden_size)
+        # Of other stages.
+        self.elsewhere: list[nn.Module] = []
         with torch.device("meta"):
-            tied_head = names.lm_head if spec.tied_embeddings else ""
-            self.embedding = VocabEmbedding(names.embedding, *size, placement, head=tied_head)
-            positions = (spec.max_sequence_len, spec.hidden_size)
-            self.positions = (
-                PositionEmbedding(names.positions, *positions, placement, spec.position_offset)
-                if names.positions
-                else None
-            )
-            layers = [DecoderLayer(spec, layer, placement) for layer in range(spec.num_layers)]
-            for layer, behind in pairwise(layers):
-                layer.leave_share(behind)
-            self.layers = nn.ModuleList(layers)
-            embedding_norm = names.embedding_norm
-            self.embedding_norm = (
-                Norm(embedding_norm, spec.hidden_size, spec.norm, placement) if embedding_norm else None
-            )
-            self.final_norm = Norm(names.final_norm, spec.hidden_size, spec.norm, placement)
-            self.lm_head = (
-                None
-                if spec.tied_embeddings
-                else VocabEmbedding(names.lm_head, *size, placement, spec.head_bias, names.lm_head)
-            )
+            self._add_vocabulary(spec, placement)
+            self._add_layers([DecoderLayer(spec, layer, placement) for layer in range(spec.num_layers)])
+            self._add_norms(spec, placement)
         if spec.slopes is not None:
             first, end = heads.first_head, heads.first_head + heads.num_heads
             slopes = torch.tensor(spec.slopes[first:end], dtype=torch.float32).to(device)
@@ -262,6 +255,44 @@ class Decoder(nn.Module):
         # Rounded to the type of the weights, as in training.
         self.embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=placement.dtype))
 
+    def _add_vocabulary(self, spec: ModelSpec, placement: Placement) -> None:
+        names, size = spec.names, (spec.vocab_size, spec.hidden_size)
+        tied_head = names.lm_head if spec.tied_embeddings else ""
+        embedding = VocabEmbedding(names.embedding, *size, placement, head=tied_head)
+        is_head_here = self.stage.is_last and spec.tied_embeddings
+        self._add("embedding", embedding, self.stage.is_first or is_head_here)
+        positions = None
+        if names.positions:
+            num_positions = (spec.max_sequence_len, spec.hidden_size)
+            positions = PositionEmbedding(names.positions, *num_positions, placement, spec.position_offset)
+        self._add("positions", positions, self.stage.is_first)
+        lm_head = None
+        if not spec.tied_embeddings:
+            lm_head = VocabEmbedding(names.lm_head, *size, placement, spec.head_bias, names.lm_head)
+        self._add("lm_head", lm_head, self.stage.is_last)
+
+    def _add_layers(self, layers: list[DecoderLayer]) -> None:
+        first, end = self._numbers.start, self._numbers.stop
+        for layer, behind in pairwise(layers[first:end]):
+            layer.leave_share(behind)
+        self.layers = nn.ModuleList(layers[first:end])
+        self.elsewhere += layers[:first] + layers[end:]
+
+    def _add_norms(self, spec: ModelSpec, placement: Placement) -> None:
+        def norm(name: str) -> Norm | None:
+            return Norm(name, spec.hidden_size, spec.norm, placement) if name else None
+
+        self._add("embedding_norm", norm(spec.names.embedding_norm), self.stage.is_first)
+        self._add("final_norm", norm(spec.names.final_norm), self.stage.is_last)
+
+    def _add(self, name: str, module: nn.Module | None, is_here: bool) -> None:
+        """An attribute; what is elsewhere is none of PyTorch's, which would find it among the modules of this one."""
+        if is_here or module is None:
+            setattr(self, name, module)
+        else:
+            object.__setattr__(self, name, module)
+            self.elsewhere.append(module)
+
     @property
     def capturable(self) -> bool:
         """As in `Model`. On CUDA latents need lengths on the host, and experts of few bits counts."""
@@ -272,30 +303,30 @@ class Decoder(nn.Module):
         return any(isinstance(module, Experts) and module.is_quantized for module in self.modules())
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """Hidden states before the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
+        """Hidden states behind the layers that are here, [num_tokens, hidden_size]; fills the cache on the way."""
         tables = [rotary.table(inputs.positions, self.dtype) for rotary in self.rotaries]
-        x = self._embed(inputs)
+        x = self._embed(inputs) if inputs.received is None else inputs.received
         residual = torch.zeros_like(x)
         caches = iter(cache.layers)
         states = iter(cache.states.layers if isinstance(cache.states, States) else ())
         spans = None if cache.states is None else _recurrent_spans(inputs)
         is_share: bool = False
-        for number, (layer, spec) in enumerate(zip(self.layers, self.spec.layers, strict=True)):
+        for number, layer, kind in zip(self._numbers, self.layers, self.kinds, strict=True):
             if inputs.taps is not None:
                 # Who reads them reads sums.
                 x, is_share = (self.group.all_reduce(x) if is_share else x), False
                 inputs.taps.take(number, residual, x)
             memory = Memory(
-                next(caches) if spec.has_attention else None,
-                next(states) if spec.is_recurrent else None,
+                next(caches) if kind.has_attention else None,
+                next(states) if kind.is_recurrent else None,
                 spans,
             )
-            table = None if spec.rope is None else tables[spec.rope]
+            table = None if kind.rope is None else tables[kind.rope]
             x = layer(x, residual, inputs, table, memory, is_share)
             is_share = bool(layer.leaves_share)
         residual.add_(x)
         if inputs.taps is not None:
-            inputs.taps.take(len(self.layers), residual)
+            inputs.taps.take(self._numbers.stop, residual)
         return residual
 
     def _embed(self, inputs: ForwardInput) -> torch.Tensor:
@@ -307,7 +338,12 @@ class Decoder(nn.Module):
         return x if self.positions is None else x + self.positions(inputs.positions)
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
-        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`."""
+        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`.
+
+        [num_rows, 0] in a stage that has no head.
+        """
+        if not self.stage.is_last:
+            return hidden[:, :0].float()
         return self.scores(self.final_norm(hidden, adapters=adapters), adapters)
 
     def scores(self, normed: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:

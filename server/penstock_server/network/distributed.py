@@ -1,4 +1,4 @@
-"""The tensor-parallel group: sums over NCCL on GPUs and over shared memory on the CPU, none when the group is one rank.
+"""A group of ranks: sums over NCCL on GPUs and over shared memory on the CPU, none when the group is one rank.
 
 Numbers that the host needs never go over NCCL, so that they do not wait for what runs on the device. Where the ops in C
 are not there, or the ranks are on several machines, gloo stands in for shared memory.
@@ -10,7 +10,8 @@ There is one communicator of NCCL from the start of a shard to its end: it has i
 measured, and captured graphs use the one that other steps use. A graph that holds it must be destroyed before `leave`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import torch
@@ -25,6 +26,7 @@ Result = TypeVar("Result")
 
 # The launcher gives up on a shard that loads too long; this only has to be no shorter.
 _LOAD_TIMEOUT_S = 1800.0
+_CANNOT_MEET = "cannot meet the other ranks"
 
 
 class Collectives(Protocol):
@@ -35,6 +37,9 @@ class Collectives(Protocol):
 
     def all_gather(self, x: torch.Tensor) -> Iterable[torch.Tensor]:
         """What each rank brought."""
+
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        """What one rank brought; the others bring a tensor of the same shape."""
 
     def set_timeout(self, timeout_s: float) -> None:
         """From now on this is how long to wait for a rank that lives."""
@@ -50,33 +55,73 @@ class Connections(NamedTuple):
     device: Collectives
 
 
+class Made(NamedTuple):
+    """A collective that was made, and the shape and type of what the ranks brought."""
+
+    make: Callable[[torch.Tensor], torch.Tensor]
+    shape: torch.Size
+    dtype: torch.dtype
+
+
 class Group:
     """A rank's view of its group. Every collective must be called by all ranks in the same order."""
 
-    def __init__(self, config: GroupConfig, device: torch.device) -> None:
-        self.rank = config.rank
-        self.size = config.world_size
-        self._timeout_s = config.timeout_s
-        self._connections: Connections | None = None
-        if self.size > 1:
-            self._connections = self._tried("cannot meet the other ranks", connect, config, device)
+    def __init__(
+        self,
+        config: GroupConfig,
+        device: torch.device,
+        ranks: Sequence[int] | None = None,
+        connections: Connections | None = None,
+    ) -> None:
+        """Without `ranks`, this one meets all others; `among` makes groups of some."""
+        all_ranks = range(config.world_size)
+        self._ranks = all_ranks if ranks is None else ranks
+        self.rank, self.size = self._ranks.index(config.rank), len(self._ranks)
+        self._config, self._device, self._connections = config, device, connections
+        if ranks is None and self.size > 1:
+            self._connections = self._tried(_CANNOT_MEET, connect, config, device)
+        # Ranks of several stages wait for each other as long as a stage computes.
+        is_of_one_stage = len({rank // config.ranks_per_stage for rank in self._ranks}) == 1
+        self._timeout_s = config.timeout_s if is_of_one_stage else _LOAD_TIMEOUT_S
+        # Groups of some of its ranks, which end with it.
+        self._parts: list[Group] = []
         # None: all sums go over the connections.
         self._peers: Peers | None = None
         self._kept: object = None
-        # Shape and type of every sum, while the engine records them.
-        self.summed: list[tuple[torch.Size, torch.dtype]] | None = None
+        # Every sum and broadcast, while the engine records them.
+        self.made: list[Made] | None = None
         # NCCL connects in its first collective.
         self.all_reduce(torch.zeros(1, device=device))
+
+    def among(self, ranks: Sequence[int]) -> "Group | None":
+        """A group of some of these ranks, which ends with this one; None where this rank is none of them.
+
+        All ranks make the same calls in the same order.
+        """
+        if len(ranks) == self.size:
+            return self
+        connections = None
+        if len(ranks) > 1:
+            assert self._connections is not None, "there are more ranks than these"
+            all_of = (self._config, self._device, self._connections)
+            connections = self._tried(_CANNOT_MEET, connect_some, *all_of, ranks)
+        if self._config.rank not in ranks:
+            return None
+        part = Group(self._config, self._device, ranks, connections)
+        self._parts.append(part)
+        return part
 
     def begin_steps(self) -> None:
         """All ranks are warm: from here a rank that does not take part in time counts as lost."""
         # Until here waits may be long: ranks load, and compute their first steps, at different speeds.
         self.gather_numbers(self.rank)
-        self._set_timeout(self._timeout_s)
+        for group in (self, *self._parts):
+            group._set_timeout(group._timeout_s)
 
     def begin_loading(self) -> None:
         """Until steps begin again, waits may be long."""
-        self._set_timeout(_LOAD_TIMEOUT_S)
+        for group in (self, *self._parts):
+            group._set_timeout(_LOAD_TIMEOUT_S)
 
     def _set_timeout(self, timeout_s: float) -> None:
         for connection in set(self._connections or ()):
@@ -99,8 +144,17 @@ class Group:
             self._together(self._connections.device.all_reduce, x)
         else:
             all_reduce(x, peers)
-        self._note(x)
+        self._note(self.all_reduce, x)
         return x
+
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        """What one rank brought; the others bring a tensor of the same shape, whatever it holds."""
+        if self._connections is None:
+            return x
+        call = partial(self._connections.device.broadcast, source=source)
+        found = self._together(call, x)
+        self._note(partial(self.broadcast, source=source), x)
+        return found
 
     def all_reduce_add_rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor, weight_offset: float
@@ -110,7 +164,7 @@ class Group:
         if peers is None:
             return rms_norm(self.all_reduce(x), weight, eps, residual, weight_offset)
         normed = all_reduce_add_rms_norm(x, weight, eps, residual, weight_offset, peers)
-        self._note(x)
+        self._note(self.all_reduce, x)
         return normed
 
     def reach(self, peers: Peers, kept: object) -> None:
@@ -122,9 +176,9 @@ class Group:
         peers = self._peers
         return peers if peers is not None and peers.fits(x) and x.is_contiguous() else None
 
-    def _note(self, x: torch.Tensor) -> None:
-        if self.summed is not None:
-            self.summed.append((x.shape, x.dtype))
+    def _note(self, make: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
+        if self.made is not None:
+            self.made.append(Made(make, x.shape, x.dtype))
 
     def all_gather_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[n, width] of each rank to [n, size * width]."""
@@ -141,6 +195,8 @@ class Group:
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
+        for part in self._parts:
+            part.leave()
         for connection in set(self._connections or ()):
             connection.leave()
 
@@ -163,6 +219,22 @@ def connect(config: GroupConfig, device: torch.device) -> Connections:
         if device.type == "cpu":
             return Connections(exchange, exchange)
     collectives = TorchCollectives(config, device, _LOAD_TIMEOUT_S)
+    return Connections(exchange or collectives, collectives)
+
+
+def connect_some(
+    config: GroupConfig, device: torch.device, of_all: Connections, ranks: Sequence[int]
+) -> Connections | None:
+    """As `connect`, where all have met: what some of them have between them. None where this is none of them."""
+    exchange = None
+    if isinstance(of_all.host, Exchange) and config.rank in ranks:
+        assert config.rendezvous_dir is not None, "they met there"
+        folder = config.rendezvous_dir / "-".join(map(str, ("ranks", *ranks)))
+        folder.mkdir(exist_ok=True)
+        exchange = Exchange(folder, ranks.index(config.rank), len(ranks), _LOAD_TIMEOUT_S)
+    if not isinstance(of_all.device, TorchCollectives):
+        return None if exchange is None else Connections(exchange, exchange)
+    collectives = of_all.device.among(ranks, _LOAD_TIMEOUT_S)
     return Connections(exchange or collectives, collectives)
 
 

@@ -36,6 +36,7 @@ from penstock_server.network.layers.linear import ColumnLinear, Rows
 from penstock_server.network.layers.norm import Norm
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.rotary import Rotary, RotaryTable
+from penstock_server.network.stage import WHOLE, Stage
 from penstock_server.network.states import AnyShape
 from penstock_server.network.weights import Has, Piece
 
@@ -44,6 +45,7 @@ class EagleHead(nn.Module):
     """A `Model` that also takes hidden states. Built on the meta device; `weights.load_weights` gives it memory."""
 
     state_shape: AnyShape | None = None
+    stage: Stage = WHOLE
     abilities: tuple[str, ...] = ()
     capturable = True
 

@@ -51,5 +51,7 @@ class ForwardInput:
     taps: Taps | None = None
     # What heads take beside tokens, [num_tokens, hidden_size]; None: the model takes none.
     given: torch.Tensor | None = None
+    # What the stage before returned, [num_tokens, hidden_size]; None in the first.
+    received: torch.Tensor | None = None
     # The spans for layers with states, where some of these are kept; None: they follow from `spans`.
     recurrent: RecurrentSpans | None = None

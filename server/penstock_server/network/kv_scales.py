@@ -4,6 +4,7 @@ Without them everything is stored as it is, which float8_e4m3fn holds up to 448.
 """
 
 import math
+from collections.abc import Iterable
 
 from safetensors import safe_open
 
@@ -16,9 +17,9 @@ from penstock_server.network.kv_cache import KvScale
 _NAMES = ("{parent}.{kind}_scale", "{projection}.{kind}_scale")
 
 
-def read_scales(checkpoint: Checkpoint, spec: ModelSpec) -> tuple[KvScale, ...]:
-    """The scales of every layer that attends; 1 where the checkpoint has none."""
-    attending = (number for number, layer in enumerate(spec.layers) if layer.has_attention)
+def read_scales(checkpoint: Checkpoint, spec: ModelSpec, numbers: Iterable[int]) -> tuple[KvScale, ...]:
+    """The scales of each of these layers that attends; 1 where the checkpoint has none."""
+    attending = (number for number in numbers if spec.layers[number].has_attention)
     prefixes = (spec.names.layer.format(number) for number in attending)
     return tuple(
         KvScale(

@@ -8,6 +8,7 @@ from penstock_kernels import AdapterRows
 from penstock_server.architectures.spec import CacheShape, ModelFacts
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.stage import Stage
 from penstock_server.network.states import AnyShape
 
 
@@ -21,6 +22,8 @@ class Model(Protocol):
     # Query heads of this rank.
     num_heads: int
     dtype: torch.dtype
+    # Which of its layers are here.
+    stage: Stage
     # What Describe reports of this kind of model.
     abilities: tuple[str, ...]
 
@@ -29,9 +32,12 @@ class Model(Protocol):
         """Whether a step of fixed size needs nothing from the host, so that it can be captured as a graph."""
 
     def __call__(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """Hidden states, [num_tokens, hidden_size]; fills the cache on the way."""
+        """Hidden states behind the layers that are here, [num_tokens, hidden_size]; fills the cache on the way."""
         ...
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
-        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`."""
+        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32; or to [num_rows, 0] without a head here.
+
+        `adapters`: as in `ForwardInput`.
+        """
         ...

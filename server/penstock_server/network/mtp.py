@@ -20,6 +20,7 @@ from penstock_server.network.layers.linear import ColumnLinear, Rows
 from penstock_server.network.layers.norm import Norm
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.rotary import Rotary
+from penstock_server.network.stage import WHOLE, Stage
 from penstock_server.network.states import AnyShape
 
 
@@ -27,6 +28,7 @@ class MtpHead(nn.Module):
     """A `Model` that also takes hidden states. Built on the meta device; `weights.load_weights` gives it memory."""
 
     state_shape: AnyShape | None = None
+    stage: Stage = WHOLE
     abilities: tuple[str, ...] = ()
 
     def __init__(

@@ -1,6 +1,8 @@
 """Collectives of PyTorch: NCCL between GPUs, and gloo on the CPU."""
 
 import os
+from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
@@ -39,14 +41,23 @@ class TorchCollectives:
             timeout=timedelta(seconds=timeout_s),
         )
         self._dist: Any = dist
-        self._size = config.world_size
+        self._ranks: Sequence[int] = range(config.world_size)
+        # None: all of them.
+        self._group: Any = None
+
+    def among(self, ranks: Sequence[int], timeout_s: float) -> "TorchCollectives":
+        """Those of some of the ranks. All ranks make the same calls in the same order."""
+        part = copy(self)
+        part._ranks, part._store = ranks, None
+        part._group = self._dist.new_group(ranks, timeout=timedelta(seconds=timeout_s))
+        return part
 
     def all_reduce(self, x: torch.Tensor) -> None:
         """The sum over all ranks, in place. On a CPU added in the order of ranks, in float32 at least, so that no size
         of a batch and no way over the network changes it.
         """
         if x.is_cuda:
-            self._dist.all_reduce(x)
+            self._dist.all_reduce(x, group=self._group)
             return
         first, *others = self.all_gather(x)
         total = first.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else first
@@ -57,17 +68,23 @@ class TorchCollectives:
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """What each rank brought."""
         mine = x.contiguous()
-        parts = [torch.empty_like(mine) for _ in range(self._size)]
-        self._dist.all_gather(parts, mine)
+        parts = [torch.empty_like(mine) for _ in self._ranks]
+        self._dist.all_gather(parts, mine, group=self._group)
         return parts
+
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        """What one rank brought; the others bring a tensor of the same shape."""
+        found = x.contiguous()
+        self._dist.broadcast(found, self._ranks[source], group=self._group)
+        return found
 
     def set_timeout(self, timeout_s: float) -> None:
         """From now on this is how long to wait for a rank that lives."""
-        self._dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
+        self._dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), self._group)
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
-        self._dist.destroy_process_group()
+        self._dist.destroy_process_group(self._group)
         if isinstance(self._store, Closes):
             self._store.close()
 

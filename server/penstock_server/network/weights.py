@@ -6,7 +6,7 @@ rest is copied one tensor at a time, and only what is kept is read.
 
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Protocol
@@ -103,7 +103,14 @@ class TakesMatrices(Protocol):
 
 
 def pieces_of(model: nn.Module, has: Has) -> list[Piece]:
-    """The pieces of all layers in a model."""
+    """The pieces of all layers in a model, with those of stages that other ranks have."""
+    elsewhere: list[nn.Module] = getattr(model, "elsewhere", [])
+    found = _pieces_in(model, has)
+    found += (replace(piece, is_elsewhere=True) for module in elsewhere for piece in _pieces_in(module, has))
+    return found
+
+
+def _pieces_in(model: nn.Module, has: Has) -> list[Piece]:
     found: list[Piece] = []
     for module in model.modules():
         if hasattr(module, "pieces"):
@@ -149,9 +156,11 @@ def _load_quantized(
     quantization.check_all(piece.name for piece in pieces if id(piece) not in gone)
     _load_plain([piece for piece in plain if id(piece) not in gone], model, checkpoint, device, parameters)
     for piece in restored:
-        _restore(piece, quantization)
+        if not piece.is_elsewhere:
+            _restore(piece, quantization)
     apart = [piece for piece in apart if not piece.is_elsewhere]
-    found: dict[Parameter, list[Matrix]] = {parameter: [] for parameter in parameters}
+    here = set(model.modules())
+    found: dict[Parameter, list[Matrix]] = {parameter: [] for parameter in parameters if parameter[0] in here}
     progress = Progress(logger, "quantized weights", len(apart))
     with quantization.reading([part for piece in apart if id(piece) in held for part in piece.matrices]):
         for piece in apart:

@@ -53,6 +53,8 @@ def parse(argv: list[str]) -> ServerConfig:
 
 def _check_group(flags: argparse.Namespace, refuse: Callable[[str], object]) -> None:
     """The flags about the place in the group, together."""
+    if flags.world_size % flags.num_stages:
+        refuse(f"--num-stages {flags.num_stages} does not divide --world-size {flags.world_size}")
     if flags.rendezvous is None:
         if flags.world_size > 1 and flags.rendezvous_dir is None:
             refuse("--rendezvous-dir or --rendezvous is needed when --world-size is above 1")
@@ -113,6 +115,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             num_replicas=flags.num_replicas,
             rendezvous=_rendezvous(flags, tls),
             ranks_per_node=flags.ranks_per_node,
+            num_stages=flags.num_stages,
             expert_parallel=None if flags.expert_parallel is None else flags.expert_parallel == "true",
         ),
         cache=CacheConfig(
@@ -245,8 +248,10 @@ def _add_wire(add: _Add) -> None:
 
 
 def _add_group(add: _Add) -> None:
-    add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
-    add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
+    add("--rank", type=_natural, default=0, help="position in the group; ranks of a stage follow each other")
+    add("--world-size", type=_positive, default=1, help="ranks of the group, in all stages")
+    add("--num-stages", type=_positive, default=1,
+        help="ranges of layers, each divided among as many ranks (pipeline parallel)")  # fmt: skip
     add(
         "--first-gpu",
         type=_natural,

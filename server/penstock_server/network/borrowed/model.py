@@ -17,6 +17,7 @@ from penstock_server.network.borrowed.attention import ATTENTION, CurrentStep, p
 from penstock_server.network.borrowed.base import base_name, base_of
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.stage import WHOLE, Stage
 from penstock_server.network.states import AnyShape
 
 
@@ -61,6 +62,7 @@ class BorrowedModel(nn.Module):
 
     abilities: tuple[str, ...] = ("transformers",)
     state_shape: AnyShape | None = None
+    stage: Stage = WHOLE
     cache_shape: CacheShape
     # The most query heads of a layer, on this rank.
     num_heads: int

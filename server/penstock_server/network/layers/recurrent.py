@@ -32,10 +32,11 @@ def recurrent_layer(spec: ModelSpec, layer: int, placement: Placement) -> Recurr
     return GatedConvLayer(spec, layer, placement)
 
 
-def state_shape(spec: ModelSpec, group: Group) -> StateShape | None:
-    """What a sequence keeps on this rank beside keys and values; None: nothing."""
-    kind, num_layers = spec.recurrent, spec.num_recurrent_layers
-    if kind is None or not num_layers:
+def state_shape(spec: ModelSpec, num_layers: int, group: Group) -> StateShape | None:
+    """What a sequence keeps on this rank beside keys and values; None: nothing on any. `num_layers`: those that are
+    here and have a state, which may be none of those that have."""
+    kind = spec.recurrent
+    if kind is None or not spec.num_recurrent_layers:
         return None
     if isinstance(kind, DeltaSpec):
         return delta_state(kind, num_layers, group)
