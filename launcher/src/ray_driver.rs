@@ -11,7 +11,7 @@ use penstock_router::engine::replica_secret::ReplicaSecret;
 use crate::args::{Args, name_of};
 use crate::nodes::NodesError;
 use crate::places::find_python;
-use crate::plan::contradiction;
+use crate::plan::{contradiction, stages_here};
 use crate::tgi::renamed_variables;
 use crate::words;
 
@@ -59,7 +59,8 @@ fn driver(args: &Args) -> anyhow::Result<Command> {
 
 fn flags(args: &Args, given: &[String]) -> anyhow::Result<Vec<String>> {
     let (nodes, shards) = (&args.nodes, &args.shards);
-    let num_shards = if shards.sharded == Some(false) { Some(1) } else { shards.num_shard };
+    let asked = if shards.sharded == Some(false) { Some(1) } else { shards.num_shard };
+    let num_shards = asked.map(|of_stage| of_stage * stages_here(args));
     let secret = args.router.replicas.replica_secret_file.as_ref();
     let set = [
         ("num-nodes", Some(nodes.nnodes.to_string())),

@@ -13,10 +13,15 @@ pub struct ShardArgs {
     #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub num_replicas: u32,
 
-    /// Shards that the model, or each replica, is split over (tensor parallel)
-    /// [default: every visible GPU, divided among the replicas; 1 on the CPU]
+    /// Shards that the model, or each replica, is split over (tensor parallel); with --pipeline-parallel-size those of a
+    /// stage [default: every visible GPU, divided among replicas and stages; 1 on the CPU]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub num_shard: Option<u32>,
+
+    /// Stages that the layers are divided among, each of --num-shard shards (pipeline parallel)
+    // The name of vLLM and SGLang; the aliases are short forms of both.
+    #[arg(long, env, default_value_t = 1, aliases = ["pp", "pp-size"], value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pipeline_parallel_size: u32,
 
     /// Whole experts on each shard in place of a slice of every expert, of a model with experts
     /// [default: only where slices of an expert would not be of the same size]
@@ -24,7 +29,7 @@ pub struct ShardArgs {
     #[arg(long, env, alias = "enable-expert-parallel", num_args = 0..=1, default_missing_value = "true", value_parser = boolean)]
     pub expert_parallel: Option<bool>,
 
-    /// SGLang's way to say the same: 1, or all shards of a replica.
+    /// SGLang's way to say the same: 1, or all shards that a layer is divided among.
     #[arg(long, hide = true, aliases = ["ep", "expert-parallel-size"], conflicts_with = "expert_parallel")]
     pub ep_size: Option<u32>,
 

@@ -19,12 +19,16 @@ pub enum PlanError {
         "--num-replicas {replicas} of {shards} shards each need {} GPUs, but {visible} are visible; lower --num-replicas or --num-shard", replicas * shards
     )]
     TooFewGpusForReplicas { replicas: u32, shards: u32, visible: u32 },
+    #[error(
+        "--pipeline-parallel-size has {stages} stages here of {shards} shards each, which need {} GPUs, but {visible} are visible; lower it or --num-shard", stages * shards
+    )]
+    TooFewGpusForStages { stages: u32, shards: u32, visible: u32 },
     #[error("--sharded true needs at least two shards, but {found} would start; set --num-shard")]
     NothingToShard { found: u32 },
     #[error("--sharded false contradicts --num-shard {asked}; drop one of the two")]
     ShardedOff { asked: u32 },
     #[error(
-        "--ep-size {asked} does not fit {ranks} shards: experts are divided among all shards of a replica \
+        "--ep-size {asked} does not fit {ranks} shards: experts are divided among all shards that have a layer \
          (--expert-parallel true, as --ep-size {ranks}), or each expert is (--expert-parallel false, as --ep-size 1)"
     )]
     ExpertGroups { asked: u32, ranks: u32 },
@@ -40,6 +44,12 @@ pub enum PlanError {
         "--nnodes {count} needs --replica-secret-file, the same on all nodes: they prove to each other that they know it"
     )]
     NoSecretForNodes { count: u32 },
+    #[error(
+        "--pipeline-parallel-size {stages} and --nnodes {count} do not fit: a node has whole stages, or a stage whole nodes; use a multiple or a divisor of {count}"
+    )]
+    StagesOverNodes { stages: u32, count: u32 },
+    #[error("--sharded false contradicts --pipeline-parallel-size {stages}; drop one of the two")]
+    StagesOff { stages: u32 },
     #[error("--num-replicas {replicas} and --nnodes {count} exclude each other; drop one of the two")]
     ReplicasOverNodes { replicas: u32, count: u32 },
     #[error(
@@ -73,9 +83,15 @@ pub fn contradiction(args: &Args) -> Option<PlanError> {
 }
 
 fn contradiction_of_shards(args: &Args) -> Option<PlanError> {
+    let stages = args.shards.pipeline_parallel_size;
+    let count = args.nodes.num_with_shards();
+    if !stages.is_multiple_of(count) && !count.is_multiple_of(stages) {
+        return Some(PlanError::StagesOverNodes { stages, count });
+    }
     match (args.shards.sharded, args.shards.num_shard) {
+        (Some(false), _) if stages > 1 => Some(PlanError::StagesOff { stages }),
         (Some(false), Some(asked)) if asked > 1 => Some(PlanError::ShardedOff { asked }),
-        (Some(true), Some(1)) => Some(PlanError::NothingToShard { found: 1 }),
+        (Some(true), Some(1)) if stages == 1 => Some(PlanError::NothingToShard { found: 1 }),
         _ => None,
     }
 }

@@ -128,7 +128,9 @@ impl Plan {
         let first_rank = (node - args.nodes.first_with_shards()) * num_shards;
         let num_ranks = num_nodes * num_shards;
         let expert_parallel = choose_expert_parallel(args, num_ranks)?;
-        let threads = threads_per_shard(hardware, num_replicas * num_shards * args.process.machine_share);
+        // Of the stages of a replica one computes at a time.
+        let at_a_time = num_replicas * (num_shards / stages_here(args));
+        let threads = threads_per_shard(hardware, at_a_time * args.process.machine_share);
         let groups: Vec<_> = (0..num_replicas)
             .map(|number| Group {
                 args,
@@ -162,7 +164,7 @@ impl Plan {
         if let Some(error) = contradiction(args) {
             return Err(error);
         }
-        let num_ranks = args.nodes.num_with_shards() * args.shards.num_shard.unwrap_or(1);
+        let num_ranks = args.nodes.num_with_shards() * shards_asked(args);
         choose_expert_parallel(args, num_ranks)?;
         Ok(Self {
             groups: vec![Vec::new()],
@@ -224,9 +226,8 @@ pub fn num_gpus(args: &Args, hardware: &Hardware) -> Result<u32, PlanError> {
     if let Some(error) = contradiction(args) {
         return Err(error);
     }
-    let of_each = args.shards.num_shard.unwrap_or(1);
     let is_cuda = choose_device(args, hardware)? == Device::Cuda;
-    Ok(if is_cuda { args.shards.num_replicas * of_each } else { 0 })
+    Ok(if is_cuda { args.shards.num_replicas * shards_asked(args) } else { 0 })
 }
 
 fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> {
@@ -240,47 +241,67 @@ fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> 
 /// How many shards each replica has on this machine, or on each other one if this has none.
 pub fn shards_here(args: &Args, hardware: &Hardware) -> Result<u32, PlanError> {
     if !args.nodes.has_shards() {
-        return Ok(args.shards.num_shard.unwrap_or(1));
+        return Ok(shards_asked(args));
     }
     choose_num_shards(args, hardware, choose_device(args, hardware)?)
+}
+
+/// Stages of which a machine has shards: several whole ones, or a part of one.
+pub fn stages_here(args: &Args) -> u32 {
+    (args.shards.pipeline_parallel_size / args.nodes.num_with_shards()).max(1)
+}
+
+/// Shards of each replica on a machine, where devices do not decide.
+fn shards_asked(args: &Args) -> u32 {
+    args.shards.num_shard.unwrap_or(1) * stages_here(args)
 }
 
 fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result<u32, PlanError> {
     if let Some(error) = contradiction(args) {
         return Err(error);
     }
-    let replicas = args.shards.num_replicas;
-    let visible = if device == Device::Cuda { hardware.num_gpus } else { replicas };
-    if replicas > visible {
-        return Err(PlanError::TooFewGpusForReplicas { replicas, shards: 1, visible });
+    let (replicas, stages) = (args.shards.num_replicas, stages_here(args));
+    let visible = if device == Device::Cuda { hardware.num_gpus } else { replicas * stages };
+    // Each stage of each replica has as many.
+    let visible = visible / replicas / stages;
+    if visible == 0 {
+        return Err(too_few(args, hardware, 1));
     }
-    // Each replica has as many.
-    let visible = visible / replicas;
-    match (args.shards.sharded, args.shards.num_shard) {
-        (Some(false), _) => Ok(1),
-        (Some(true), None) if visible < 2 => Err(PlanError::NothingToShard { found: visible }),
-        (_, Some(asked)) if device == Device::Cuda && asked > visible => Err(too_few(args, hardware, asked)),
-        (_, Some(asked)) => Ok(asked),
+    let of_stage = match (args.shards.sharded, args.shards.num_shard) {
+        (Some(false), _) => 1,
+        (Some(true), None) if visible * stages < 2 => {
+            return Err(PlanError::NothingToShard { found: visible });
+        }
+        (_, Some(asked)) if device == Device::Cuda && asked > visible => {
+            return Err(too_few(args, hardware, asked));
+        }
+        (_, Some(asked)) => asked,
         // The demo model is so small that splitting it makes it slower.
-        (None, None) if args.model.model_id.is_none() => Ok(1),
-        (_, None) => Ok(visible),
-    }
+        (None, None) if args.model.model_id.is_none() => 1,
+        (_, None) => visible,
+    };
+    Ok(of_stage * stages)
 }
 
 /// Whether shards have whole experts; `None`: they decide.
 fn choose_expert_parallel(args: &Args, num_ranks: u32) -> Result<Option<bool>, PlanError> {
+    let ranks = num_ranks / args.shards.pipeline_parallel_size;
     match args.shards.ep_size {
         None => Ok(args.shards.expert_parallel),
         Some(1) => Ok(Some(false)),
-        Some(asked) if asked == num_ranks => Ok(Some(true)),
-        Some(asked) => Err(PlanError::ExpertGroups { asked, ranks: num_ranks }),
+        Some(asked) if asked == ranks => Ok(Some(true)),
+        Some(asked) => Err(PlanError::ExpertGroups { asked, ranks }),
     }
 }
 
+/// `shards`: of each stage.
 fn too_few(args: &Args, hardware: &Hardware, shards: u32) -> PlanError {
-    match (args.shards.num_replicas, hardware.num_gpus) {
-        (1, visible) => PlanError::TooFewGpus { asked: shards, visible },
-        (replicas, visible) => PlanError::TooFewGpusForReplicas { replicas, shards, visible },
+    match (args.shards.num_replicas, stages_here(args), hardware.num_gpus) {
+        (1, 1, visible) => PlanError::TooFewGpus { asked: shards, visible },
+        (1, stages, visible) => PlanError::TooFewGpusForStages { stages, shards, visible },
+        (replicas, stages, visible) => {
+            PlanError::TooFewGpusForReplicas { replicas, shards: shards * stages, visible }
+        }
     }
 }
 

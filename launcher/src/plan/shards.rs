@@ -16,7 +16,7 @@ const DEFAULT_BATCH_SIZE: u32 = 128;
 /// Name and value of a flag; without a value it is left out.
 type Flag = (&'static str, Option<String>);
 
-/// Settings that the shards of one tensor-parallel group share.
+/// Settings that the shards of one replica share.
 pub struct Group<'a> {
     pub args: &'a Args,
     pub places: &'a Places,
@@ -154,6 +154,10 @@ impl Group<'_> {
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_ranks.to_string())),
+            (
+                "num-stages",
+                Some(shards.pipeline_parallel_size).filter(|all| *all > 1).map(|it| it.to_string()),
+            ),
             ("ranks-per-node", self.is_over_nodes().then(|| self.num_shards.to_string())),
             ("secret-file", of_nodes(&replicas.replica_secret_file)),
             ("tls-cert", of_nodes(&replicas.replica_tls_cert)),

@@ -216,6 +216,41 @@ fn all_shards_of_all_nodes_have_experts() {
 }
 
 #[test]
+fn stages_are_shards_that_are_counted_with_the_others() {
+    let pp = "--model-id m --pipeline-parallel-size";
+    assert_eq!(num_shards(0, &format!("{pp} 3")), Ok(3));
+    assert_eq!(num_shards(0, &format!("{pp} 3 --num-shard 2")), Ok(6));
+    assert_eq!(num_shards(5, &format!("{pp} 2")), Ok(4), "every GPU, as many for each stage");
+    assert_eq!(num_shards(8, &format!("{pp} 2 --num-shard 2 --num-replicas 2")), Ok(4));
+    let shard = plan(0, &format!("{pp} 3 --num-shard 2")).expect("plan").groups[0][5].args.join(" ");
+    for flag in ["--rank=5 ", "--world-size=6 ", "--num-stages=3 ", "--threads=4"] {
+        assert!(shard.contains(flag), "{flag} in {shard}");
+    }
+    let refused = |gpus, flags: &str| num_shards(gpus, &format!("{pp} {flags}")).expect_err("refused");
+    assert_eq!(refused(2, "3"), PlanError::TooFewGpusForStages { stages: 3, shards: 1, visible: 2 });
+    let too_many = refused(3, "2 --num-shard 2");
+    assert!(too_many.to_string().contains("2 stages here of 2 shards each, which need 4 GPUs"), "{too_many}");
+    let of_replicas = refused(7, "2 --num-shard 2 --num-replicas 2");
+    assert_eq!(of_replicas, PlanError::TooFewGpusForReplicas { replicas: 2, shards: 4, visible: 7 });
+    assert_eq!(refused(0, "2 --sharded false"), PlanError::StagesOff { stages: 2 });
+    assert_eq!(refused(0, "2 --num-shard 4 --ep-size 8"), PlanError::ExpertGroups { asked: 8, ranks: 4 });
+}
+
+#[test]
+fn nodes_have_whole_stages_or_stages_whole_nodes() {
+    let of_node = |nodes: u32, flags: &str| {
+        let node = format!("--nnodes {nodes} --node-rank 1 --master-addr a --replica-secret-file /s");
+        let plan = plan(0, &format!("{node} --pipeline-parallel-size {flags}"))?;
+        Ok((plan.groups[0].len(), plan.size().1))
+    };
+    assert_eq!(of_node(2, "2"), Ok((1, 2)));
+    assert_eq!(of_node(2, "2 --num-shard 2"), Ok((2, 4)));
+    assert_eq!(of_node(2, "4 --num-shard 2"), Ok((4, 8)), "two stages on each");
+    assert_eq!(of_node(4, "2 --num-shard 2"), Ok((2, 8)), "a stage of four shards over two");
+    assert_eq!(of_node(2, "3"), Err(PlanError::StagesOverNodes { stages: 3, count: 2 }));
+}
+
+#[test]
 fn shards_are_told_how_many_tokens_a_step_drafts() {
     let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
     assert!(!shard("").contains("draft-states"));

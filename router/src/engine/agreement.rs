@@ -106,6 +106,7 @@ mod tests {
             dtype: "float32".into(),
             device: "cpu".into(),
             world_size: 2,
+            num_stages: 1,
             block_size: 4,
             num_blocks: 64,
             num_slots: 8,

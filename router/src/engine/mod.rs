@@ -62,8 +62,10 @@ pub struct EngineFacts {
     pub dtype: String,
     /// Device that the shards compute on.
     pub device: String,
-    /// Shards in the tensor-parallel group.
+    /// Shards in the group.
     pub world_size: u32,
+    /// Ranges of layers, each on as many of them.
+    pub num_stages: u32,
     /// Token positions per KV block.
     pub block_size: u32,
     /// KV blocks in the pool.

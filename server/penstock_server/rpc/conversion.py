@@ -45,6 +45,7 @@ def description_to_pb(description: Description) -> pb.DescribeResponse:
         device=description.device,
         rank=description.rank,
         world_size=description.world_size,
+        num_stages=description.num_stages,
         expert_parallel=description.expert_parallel,
         block_size=limits.block_size,
         num_blocks=limits.num_blocks,

@@ -28,6 +28,8 @@ pub struct Info {
     quantization: Option<Quantization>,
     model_pipeline_tag: &'static str,
     num_shard: u32,
+    /// Ranges of layers that the shards have, one after the other (`--pipeline-parallel-size`).
+    num_stages: u32,
     /// Whether each shard has whole experts, not a slice of every expert.
     expert_parallel: bool,
     /// Replicas of the model, each of `num_shard` shards.
@@ -75,6 +77,7 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
         quantization: facts.quantization.clone(),
         model_pipeline_tag: "text-generation",
         num_shard: facts.world_size,
+        num_stages: facts.num_stages,
         expert_parallel: facts.expert_parallel,
         num_replicas: app.inference.engine.num_replicas() as u32,
         max_concurrent_requests: app.inference.limits.max_concurrent_requests,

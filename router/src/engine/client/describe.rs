@@ -17,6 +17,7 @@ impl From<pb::DescribeResponse> for Description {
                 dtype: response.dtype,
                 device: response.device,
                 world_size: response.world_size,
+                num_stages: response.num_stages,
                 block_size: response.block_size,
                 num_blocks: response.num_blocks,
                 num_slots: response.num_slots,

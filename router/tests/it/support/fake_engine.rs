@@ -69,6 +69,7 @@ pub fn small_facts() -> EngineFacts {
         dtype: "float32".into(),
         device: "cpu".into(),
         world_size: 1,
+        num_stages: 1,
         block_size: capacity.block_size,
         num_blocks: capacity.num_blocks,
         num_slots: capacity.num_slots,
