@@ -32,6 +32,9 @@ OF_THE_CHART = {
         # A pod has one model, and its port is probed.
         "model",
         "max-models",
+        "max-awake-models",
+        "sleep-level",
+        "min-awake-time",
         "uds",
     ),
 }

@@ -175,6 +175,8 @@ impl StdoutLines {
             Line::Access(line) => self.console.access_line(line),
             Line::Removed(replica) => drop(self.events.send(Event::Removed(replica))),
             Line::Models(numbers) => drop(self.events.send(Event::Serves(numbers))),
+            Line::Awake(numbers) => drop(self.events.send(Event::Awake(numbers))),
+            Line::Room(number) => drop(self.events.send(Event::Room(number))),
             Line::ShardsFailed(replica, reason) => {
                 let events = self.events.clone();
                 tokio::spawn(async move {

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::fleet::{Change, Fleet, Request};
 use crate::nodes::{Hub, Order};
-use crate::plan::StartOptions;
+use crate::plan::{ProcessSpec, StartOptions};
 use crate::ports::Ports;
 use crate::process::Process;
 use crate::processes::Processes;
@@ -153,12 +153,21 @@ impl Runner {
     fn on_request(&mut self, request: Request) -> Option<Event> {
         match self.fleet.as_mut()?.on_request(request)? {
             Change::Start(place, process) => {
-                self.next_starts.retain(|id, _| id.part() != Part::Group(place));
-                self.processes.set_model(place, process);
+                self.set_model(place, process);
                 Some(Event::Added(place))
+            }
+            Change::Prepare(place, process) => {
+                self.set_model(place, process);
+                None
             }
             Change::End(place) => Some(Event::Ended(place)),
         }
+    }
+
+    /// The next process of this place.
+    fn set_model(&mut self, place: usize, process: ProcessSpec) {
+        self.next_starts.retain(|id, _| id.part() != Part::Group(place));
+        self.processes.set_model(place, process);
     }
 
     fn apply_all(&mut self, actions: Vec<Action>) -> Option<Ending> {

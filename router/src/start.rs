@@ -64,7 +64,7 @@ pub(crate) async fn build(
     let record = replica_record(config);
     let recorded = record.read();
     let condition = ConditionRecord(config.condition_record.clone());
-    let wanted = Wanted::new(condition, options.condition.wake_on_request);
+    let wanted = Wanted::new(condition, options.condition.first(), options.condition.on_request());
     let mut engines = connect_any(replica_groups::to_connect(config, &wanted, recorded.as_ref())?).await?;
     let facts = connected(&engines).facts().clone();
     let texts = Texts::load(config, tokenizer, &facts)?;
@@ -75,7 +75,7 @@ pub(crate) async fn build(
     let model = ServedModel::new(&config.model_id, &options.names);
     let first = connected(&engines);
     let loader = Arc::new(first.adapter_loader());
-    let adapters = adapters(config, &model, loader, facts.max_adapters, &metrics).await?;
+    let adapters = adapters(config, &model, loader, facts.max_adapters, &metrics, &wanted).await?;
     let weights_rules = weights_rules(&options.condition, first);
     let recruiter = Recruiter::beside(first, options.replicas.access()?, adapters.clone());
     engines.iter_mut().for_each(|engine| engine.restores(adapters.clone()));
@@ -220,13 +220,14 @@ fn adapter_hub(config: &RouterConfig) -> Option<AdapterHub> {
 }
 
 /// The adapters of the flags, or those that the router before this one had. As many as may be loaded at a time are loaded
-/// now, so that a server with a bad one does not start.
+/// now, so that a server with a bad one does not start, unless the model sleeps from the start on.
 async fn adapters(
     config: &RouterConfig,
     model: &ServedModel,
     loader: Arc<dyn AdapterLoader>,
     max_running: u32,
     metrics: &Metrics,
+    wanted: &Wanted,
 ) -> Result<Adapters, ServeError> {
     let options: &AdapterOptions = &config.options.adapters;
     let limits = AdapterLimits {
@@ -246,7 +247,9 @@ async fn adapters(
         }
         adapters.add(&given.name, Path::new(&given.source));
     }
-    for given in options.lora_adapters.iter().take(options.max_cpu_loras as usize) {
+    // Shards that sleep load none.
+    let num_loaded = if wanted.get().asleep.is_some() { 0 } else { options.max_cpu_loras as usize };
+    for given in options.lora_adapters.iter().take(num_loaded) {
         adapters.lease(&given.name).await.map_err(ServeError::Adapter)?;
     }
     Ok(adapters)

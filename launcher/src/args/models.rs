@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use clap::{ArgAction, Args as ClapArgs};
+use penstock_router::proxy::budget::BudgetOptions;
 
 /// Several models in one server.
 #[derive(Debug, Clone, ClapArgs)]
@@ -17,6 +18,10 @@ pub struct ModelsArgs {
     /// [default: as many as --model names]
     #[arg(long, env, requires = "model", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub max_models: Option<u32>,
+
+    /// How many of them are awake
+    #[command(flatten)]
+    pub budget: BudgetOptions,
 }
 
 impl ModelsArgs {
@@ -28,6 +33,11 @@ impl ModelsArgs {
     /// Models that may be loaded at once.
     pub fn most(&self) -> u32 {
         self.max_models.unwrap_or(u32::try_from(self.model.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Models that compute at once, among which the machine is divided.
+    pub fn most_awake(&self) -> u32 {
+        self.budget.max_awake_models.map_or(self.most(), |awake| awake.min(self.most()))
     }
 }
 

@@ -102,6 +102,7 @@ fn status_of(error: &FleetError) -> StatusCode {
         FleetError::OfServer { .. }
         | FleetError::Flags { .. }
         | FleetError::Plan { .. }
+        | FleetError::NeverWoken { .. }
         | FleetError::NotWithSeveral { .. }
         | FleetError::MoreThanMost { .. }
         | FleetError::NotUtf8(_) => StatusCode::BAD_REQUEST,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use penstock_router::proxy::budget::BudgetOptions;
 
 use super::error::FleetError;
 use super::names;
@@ -13,9 +14,12 @@ use crate::plan::{EachStart, ProcessSpec, Readiness, num_gpus};
 use crate::words;
 
 /// Flags that are those of the whole server: the launcher of a model is not given them, and no model has its own.
-const OF_SERVER: [&str; 14] = [
+const OF_SERVER: [&str; 17] = [
     "model",
     "max-models",
+    "max-awake-models",
+    "sleep-level",
+    "min-awake-time",
     "model-id",
     "served-model-name",
     "hostname",
@@ -46,8 +50,10 @@ pub struct Common {
     /// A file of API keys, if there are any.
     pub keys: Option<PathBuf>,
     pub parent_pipe_fd: i32,
-    /// Models that share the machine.
+    /// Models that share the machine at once.
     pub machine_share: u32,
+    /// How many models are awake, if not all are.
+    pub budget: Option<BudgetOptions>,
 }
 
 /// A model whose command line is known to be right.
@@ -63,6 +69,11 @@ impl Common {
     /// Where the server of the model with this number listens.
     pub fn socket(&self, number: usize) -> PathBuf {
         self.run_dir.join(format!("model-{number}.sock"))
+    }
+
+    /// Where it is sent to sleep and woken, if there is a budget.
+    pub fn admin_socket(&self, number: usize) -> PathBuf {
+        self.run_dir.join(format!("model-{number}.admin"))
     }
 
     /// The file that tells the proxy which models there are.
@@ -82,13 +93,16 @@ impl Common {
         let words: Vec<_> =
             words::without(&OF_SERVER, &self.words).into_iter().chain(own).chain(model).collect();
         let args = parse(&words).map_err(|reason| FleetError::Flags { name: name.clone(), reason })?;
+        if self.budget.is_some() && !args.router.condition.wake_on_request {
+            return Err(FleetError::NeverWoken { name: name.clone() });
+        }
         let num_gpus =
             num_gpus(&args, hardware).map_err(|reason| FleetError::Plan { name: name.clone(), reason })?;
         Ok(Checked { names: names::of(name, &args), num_gpus, words })
     }
 
-    /// The launcher of a model, on these GPUs.
-    pub fn model(&self, number: usize, checked: &Checked, gpus: &[String]) -> ProcessSpec {
+    /// The launcher of a model, on these GPUs. `is_awake`: it does not sleep from the start on.
+    pub fn model(&self, number: usize, checked: &Checked, gpus: &[String], is_awake: bool) -> ProcessSpec {
         let keys = self.keys.iter().map(|path| format!("--api-key-file={}", path.display()));
         let forced = [
             format!("--uds={}", self.socket(number).display()),
@@ -97,17 +111,25 @@ impl Common {
             format!("--idle-timeout={IDLE_TIMEOUT_S}"),
             "--supervised".to_owned(),
         ];
+        let rest = self.budget.iter().flat_map(|budget| self.flags_of_rest(number, budget, is_awake));
         let variables = OF_SERVER.map(|flag| (flag.to_uppercase().replace('-', "_"), None));
         let gpus = Some(gpus.join(",")).filter(|gpus| !gpus.is_empty());
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), Some(gpus)));
         ProcessSpec {
             name: checked.names.first().cloned().unwrap_or_default(),
             program: self.launcher.clone(),
-            args: checked.words.iter().cloned().chain(forced).chain(keys).collect(),
+            args: checked.words.iter().cloned().chain(forced).chain(keys).chain(rest).collect(),
             environment: variables.into_iter().chain(gpus).collect(),
             each_start: EachStart::Alike,
             readiness: Readiness::StdoutHeartbeat,
         }
+    }
+
+    /// A model that the budget wakes, and no request by itself.
+    fn flags_of_rest(&self, number: usize, budget: &BudgetOptions, is_awake: bool) -> Vec<String> {
+        let asleep = (!is_awake).then(|| format!("--asleep-at-start={}", budget.sleep_level));
+        let socket = format!("--admin-socket={}", self.admin_socket(number).display());
+        [socket, "--wake-when-told".to_owned()].into_iter().chain(asleep).collect()
     }
 
     /// The proxy.
@@ -121,6 +143,8 @@ impl Common {
         ]
         .concat();
         words.extend(self.keys.iter().map(|path| format!("--api-key-file={}", path.display())));
+        let budget = self.budget.as_ref().and_then(|budget| serde_json::to_string(budget).ok());
+        words.extend(budget.map(|budget| format!("--budget={budget}")));
         words.extend([
             format!("--models-file={}", self.models_file().display()),
             format!("--graceful-termination-timeout={}", args.process.graceful_termination_timeout),
@@ -198,6 +222,7 @@ mod tests {
             keys: Some("/tmp/penstock-x/api-keys".into()),
             parent_pipe_fd: 7,
             machine_share: 2,
+            budget: None,
         }
     }
 
@@ -213,7 +238,7 @@ mod tests {
         let checked = checked(line, "a=/m,num_shard=3,lora_adapters=s=/s", 8).expect("valid");
         assert_eq!((checked.num_gpus, &checked.names[..]), (3, &["a".to_owned(), "s".to_owned()][..]));
         let gpus = ["2", "3", "4"].map(str::to_owned);
-        let spec = common(line).model(1, &checked, &gpus);
+        let spec = common(line).model(1, &checked, &gpus, true);
         let words = spec.args.join(" ");
         assert!(
             words.starts_with("--num-shard 2 --dtype float32 --num-shard=3 --lora-adapters=s=/s "),
@@ -229,6 +254,29 @@ mod tests {
         let variable = |name: &str| spec.environment.iter().find(|it| it.0 == name).map(|it| it.1.clone());
         assert_eq!(variable("CUDA_VISIBLE_DEVICES"), Some(Some("2,3,4".to_owned())));
         assert_eq!((variable("API_KEY"), variable("PORT")), (Some(None), Some(None)));
+    }
+
+    #[test]
+    fn a_model_under_a_budget_waits_to_be_told_on_a_socket_of_its_own() {
+        let budget = BudgetOptions { max_awake_models: Some(1), sleep_level: 2, min_awake_time: 5 };
+        let common =
+            Common { budget: Some(budget.clone()), ..common("--max-awake-models 1 --sleep-level=2") };
+        let hardware = Hardware { num_gpus: 0, num_cpus: 8 };
+        let checked = common.check(&"a=/m".parse().expect("a model"), &hardware).expect("valid");
+        for (is_awake, level) in [(true, None), (false, Some(2))] {
+            let spec = common.model(3, &checked, &[], is_awake);
+            let program = std::iter::once("launcher".to_owned());
+            let args = Args::try_parse_from(program.chain(spec.args)).expect("it starts");
+            assert_eq!(args.router.condition.asleep_at_start, level);
+            assert!(args.router.condition.wake_when_told && args.models.budget.max_awake_models.is_none());
+            assert_eq!(args.router.replicas.admin_socket, Some("/tmp/penstock-x/model-3.admin".into()));
+        }
+        let refused = common.check(&"a=/m,wake_on_request=false".parse().expect("a model"), &hardware);
+        assert_eq!(refused, Err(FleetError::NeverWoken { name: "a".to_owned() }));
+        let args = Args::try_parse_from(["launcher", "--model=a=/m"]).expect("flags");
+        let words = common.proxy(&args).args;
+        let word = words.iter().find_map(|word| word.strip_prefix("--budget="));
+        assert_eq!(word.expect("a budget").parse(), Ok(budget));
     }
 
     #[test]

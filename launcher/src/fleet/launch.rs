@@ -51,10 +51,12 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         run_dir: run_dir.path().to_owned(),
         keys: with_keys_in_a_file(args, &keys, run_dir.path())?.router.api_key_file,
         parent_pipe_fd: parent_pipe.fd(),
-        machine_share: args.models.most(),
+        machine_share: args.models.most_awake(),
+        budget: Some(args.models.budget.clone()).filter(|budget| budget.max_awake_models.is_some()),
     };
     let hardware = Hardware::detect();
-    let gpus = Gpus::new(hardware.num_gpus, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
+    let gpus = Gpus::new(hardware.num_gpus, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
+        .shared(common.budget.is_some());
     let proxy = common.proxy(args);
     let (sender, requests) = mpsc::channel(MAX_WAITING);
     let mut fleet = Fleet::new(common, hardware, gpus, most, requests);
@@ -62,6 +64,7 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     for spec in specs {
         groups.push(vec![fleet.add(spec.clone())?.1]);
     }
+    let order = fleet.order_of_start();
     groups.resize(most, Vec::new());
     let admin = listen_for_operators(args, sender)?;
 
@@ -70,7 +73,7 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         Timeouts { startup: args.process.startup_timeout() + OWN_TIMEOUT, grace: args.process.grace() };
     let spare = most - specs.len();
     let (supervisor, first) =
-        Supervisor::start_models((specs.len(), spare), timeouts, args.process.restart_limit());
+        Supervisor::start_models((order, spare), timeouts, args.process.restart_limit());
     let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
     console.say(&format!("Penstock {}: loading {}", env!("CARGO_PKG_VERSION"), names.join(", ")));
     let reporter = Reporter::new(console.clone(), names.join(", "), args.router.listen.scheme(), launched);

@@ -48,6 +48,10 @@ struct Model {
     checked: Checked,
     gpus: Vec<String>,
     state: State,
+    /// Whether it is awake from the start on.
+    starts_awake: bool,
+    /// Whether its processes are yet to be started, when the proxy says that there is room.
+    awaits_room: bool,
     /// Who waits for the next state.
     waiter: Option<Reply>,
     /// Why it could not be started.
@@ -73,6 +77,8 @@ pub struct Fleet {
     is_serving: bool,
     /// Whether a proxy runs that has said which models it serves.
     is_proxy_up: bool,
+    /// The models that the proxy says are awake.
+    awake: Vec<ModelId>,
     requests: mpsc::Receiver<Request>,
 }
 
@@ -86,7 +92,17 @@ impl Fleet {
         requests: mpsc::Receiver<Request>,
     ) -> Self {
         let places = (0..num_places).map(|_| None).collect();
-        Self { common, hardware, gpus, places, next_id: 0, is_serving: false, is_proxy_up: false, requests }
+        Self {
+            common,
+            hardware,
+            gpus,
+            places,
+            next_id: 0,
+            is_serving: false,
+            is_proxy_up: false,
+            awake: Vec::new(),
+            requests,
+        }
     }
 
     /// Gives a model a place; its processes are to be started there.
@@ -96,12 +112,46 @@ impl Fleet {
         let free = self.places.iter().position(Option::is_none);
         let place = free.ok_or(FleetError::TooMany { most: self.places.len() })?;
         let gpus = self.gpus.take(checked.num_gpus)?;
-        let process = self.common.model(place, &checked, &gpus);
-        let (id, state) = (self.next_id, State::Loading);
+        let starts_awake = self.may_start_awake(&gpus);
+        let process = self.common.model(place, &checked, &gpus, starts_awake);
+        let id = self.next_id;
         self.next_id += 1;
-        self.places[place] =
-            Some(Model { id, spec, checked, gpus, state, waiter: None, failure: None, is_down: false });
+        self.places[place] = Some(Model {
+            id,
+            spec,
+            checked,
+            gpus,
+            state: State::Loading,
+            starts_awake,
+            awaits_room: self.is_serving && self.common.budget.is_some(),
+            waiter: None,
+            failure: None,
+            is_down: false,
+        });
         Ok((place, process))
+    }
+
+    /// Whether a model on these GPUs is within the budget, beside those that start awake. One that is loaded while others
+    /// serve sleeps until it is needed.
+    fn may_start_awake(&self, gpus: &[String]) -> bool {
+        let Some(most) = self.common.budget.as_ref().and_then(|budget| budget.max_awake_models) else {
+            return true;
+        };
+        let awake = || self.models().filter(|model| model.starts_awake);
+        let is_free = |gpu: &String| !awake().any(|model| model.gpus.contains(gpu));
+        !self.is_serving && awake().count() < most as usize && gpus.iter().all(is_free)
+    }
+
+    /// The places of the models that are there at the start, those that start together side by side. Where there is a budget
+    /// they start one after the other, those first that sleep from then on: so each is loaded where there is room for it.
+    pub fn order_of_start(&self) -> Vec<Vec<usize>> {
+        let there = |place: &usize| self.places[*place].is_some();
+        let mut places: Vec<_> = (0..self.places.len()).filter(there).collect();
+        if self.common.budget.is_none() {
+            return vec![places];
+        }
+        places.sort_by_key(|place| self.places[*place].as_ref().is_some_and(|model| model.starts_awake));
+        places.into_iter().map(|place| vec![place]).collect()
     }
 
     /// The name of the model in a place.
@@ -121,7 +171,7 @@ impl Fleet {
     pub fn on_request(&mut self, request: Request) -> Option<Change> {
         match request {
             Request::List(reply) => {
-                let _ = reply.send(self.in_order().into_iter().map(Model::entry).collect());
+                let _ = reply.send(self.in_order().into_iter().map(|model| self.entry(model)).collect());
                 None
             }
             Request::Load(spec, reply) => self.load(spec, reply),
@@ -144,8 +194,13 @@ impl Fleet {
         let added = if self.is_serving { self.add(spec) } else { Err(FleetError::NotServing) };
         match added {
             Ok((place, process)) => {
-                self.places[place].as_mut()?.waiter = Some(reply);
-                Some(Change::Start(place, process))
+                let model = self.places[place].as_mut()?;
+                model.waiter = Some(reply);
+                if !model.awaits_room {
+                    return Some(Change::Start(place, process));
+                }
+                self.publish();
+                Some(Change::Prepare(place, process))
             }
             Err(error) => {
                 let _ = reply.send(Err(error));
@@ -218,6 +273,11 @@ impl Fleet {
                 self.on_serves(&ids);
                 Vec::new()
             }
+            Event::Room(id) => self.on_room(id),
+            Event::Awake(ids) => {
+                self.awake = ids;
+                Vec::new()
+            }
             Event::Exited(ProcessId::Router, _) => {
                 self.is_proxy_up = false;
                 let removed = self.unloading(|_| true);
@@ -225,6 +285,14 @@ impl Fleet {
             }
             other => vec![other],
         }
+    }
+
+    /// The proxy may say so again after it was started again.
+    fn on_room(&mut self, id: ModelId) -> Vec<Event> {
+        let is_it = |model: &Option<Model>| model.as_ref().is_some_and(|it| it.id == id && it.awaits_room);
+        let Some(place) = self.places.iter().position(is_it) else { return Vec::new() };
+        self.places[place].iter_mut().for_each(|model| model.awaits_room = false);
+        vec![Event::Added(place)]
     }
 
     /// Those of the models that are being unloaded.
@@ -247,15 +315,19 @@ impl Fleet {
 
     fn on_gone(&mut self, place: usize) {
         let Some(mut model) = self.places[place].take() else { return };
-        self.gpus.give_back(std::mem::take(&mut model.gpus));
+        self.gpus.give_back(&model.gpus);
         let name = model.spec.name.clone();
         let answer = match (model.state, model.failure.take()) {
-            (State::Unloading, _) => Ok(ModelEntry { state: "unloaded", ..model.entry() }),
+            (State::Unloading, _) => Ok(ModelEntry { state: "unloaded", gpus: Vec::new(), ..model.entry() }),
             (_, Some(reason)) => Err(FleetError::NotLoaded { name, reason }),
             (_, None) => Err(FleetError::NotServing),
         };
         if let Some(waiter) = model.waiter {
             let _ = waiter.send(answer);
+        }
+        if model.state == State::Loading && self.common.budget.is_some() {
+            // There is no need for room any more.
+            self.publish();
         }
     }
 
@@ -270,7 +342,9 @@ impl Fleet {
         let entries: Vec<_> = self
             .in_order()
             .into_iter()
-            .filter(|model| model.state == State::Ready)
+            .filter(|model| {
+                model.state == State::Ready || self.common.budget.is_some() && model.state == State::Loading
+            })
             .map(|model| self.served(model))
             .collect();
         let text = serde_json::to_string(&entries).unwrap_or_default();
@@ -289,7 +363,26 @@ impl Fleet {
     fn served(&self, model: &Model) -> serde_json::Value {
         let place = self.place_of(&model.spec.name).unwrap_or_default();
         let upstream = format!("unix:{}", self.common.socket(place).display());
-        serde_json::json!({ "number": model.id, "names": model.checked.names, "upstreams": [upstream] })
+        let rest = self.common.budget.as_ref().map(|_| {
+            serde_json::json!({
+                "admin_socket": self.common.admin_socket(place),
+                "devices": model.gpus,
+                "is_loading": model.state == State::Loading,
+            })
+        });
+        serde_json::json!({
+            "number": model.id,
+            "names": model.checked.names,
+            "upstreams": [upstream],
+            "rest": rest,
+        })
+    }
+
+    /// With a budget, one of the models that serve may sleep.
+    fn entry(&self, model: &Model) -> ModelEntry {
+        let entry = model.entry();
+        let sleeps = self.common.budget.is_some() && !self.awake.contains(&model.id);
+        if sleeps && entry.state == "ready" { ModelEntry { state: "asleep", ..entry } } else { entry }
     }
 
     fn models(&self) -> impl Iterator<Item = &Model> {
@@ -329,6 +422,8 @@ impl Model {
 pub enum Change {
     /// Start the model in this place.
     Start(usize, ProcessSpec),
+    /// The same, but later, when there is room.
+    Prepare(usize, ProcessSpec),
     /// End the one in this place.
     End(usize),
 }

@@ -1,5 +1,8 @@
 //! What operators are told of models, and when.
 
+use std::path::Path;
+
+use penstock_router::proxy::budget::BudgetOptions;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
@@ -8,6 +11,7 @@ use super::devices::Gpus;
 use super::error::FleetError;
 use super::roster::{Change, Fleet, ModelEntry, Request};
 use crate::hardware::Hardware;
+use crate::plan::ProcessSpec;
 use crate::supervisor::{Consequence, Event, Exit, ProcessId, Report};
 
 type Answer = oneshot::Receiver<Result<ModelEntry, FleetError>>;
@@ -18,20 +22,30 @@ struct Served {
     run_dir: tempfile::TempDir,
 }
 
-fn served(num_gpus: u32) -> Served {
-    let run_dir = tempfile::tempdir().expect("folder");
+/// Without a model yet, and with room for three.
+fn empty(budget: Option<BudgetOptions>, num_gpus: u32, run_dir: &Path) -> Fleet {
+    let gpus = Gpus::new(num_gpus, None).shared(budget.is_some());
     let common = Common {
         words: Vec::new(),
         launcher: "launcher".into(),
         router: "penstock-router".into(),
-        run_dir: run_dir.path().to_owned(),
+        run_dir: run_dir.to_owned(),
         keys: None,
         parent_pipe_fd: 7,
         machine_share: 3,
+        budget,
     };
     let (_, requests) = mpsc::channel(1);
-    let hardware = Hardware { num_gpus, num_cpus: 4 };
-    let mut fleet = Fleet::new(common, hardware, Gpus::new(num_gpus, None), 3, requests);
+    Fleet::new(common, Hardware { num_gpus, num_cpus: 4 }, gpus, 3, requests)
+}
+
+fn served(num_gpus: u32) -> Served {
+    served_within(None, num_gpus)
+}
+
+fn served_within(budget: Option<BudgetOptions>, num_gpus: u32) -> Served {
+    let run_dir = tempfile::tempdir().expect("folder");
+    let mut fleet = empty(budget, num_gpus, run_dir.path());
     for (place, model) in ["one=/m", "two=/n"].into_iter().enumerate() {
         assert_eq!(fleet.add(model.parse().expect("a model")).expect("a place").0, place);
         fleet.on_report(&Report::Loaded(place));
@@ -166,4 +180,46 @@ fn what_does_not_fit_is_refused_and_nothing_is_started() {
     assert_eq!(refused(&mut served, "four=/o"), FleetError::TooMany { most: 3 });
     served.fleet.on_report(&Report::Draining(std::time::Duration::ZERO));
     assert_eq!(refused(&mut served, "five=/o"), FleetError::NotServing);
+}
+
+fn budget(max_awake: u32) -> Option<BudgetOptions> {
+    Some(BudgetOptions { max_awake_models: Some(max_awake), sleep_level: 1, min_awake_time: 0 })
+}
+
+#[test]
+fn models_beyond_the_budget_start_first_and_asleep() {
+    let start = |max_awake, num_gpus, models: &[&str]| {
+        let mut fleet = empty(budget(max_awake), num_gpus, Path::new("/tmp/penstock-x"));
+        let processes = models.iter().map(|model| fleet.add(model.parse().expect("a model")));
+        let asleep =
+            |(_, process): (usize, ProcessSpec)| process.args.contains(&"--asleep-at-start=1".to_owned());
+        let asleep: Vec<_> = processes.map(|added| asleep(added.expect("a place"))).collect();
+        (asleep, fleet.order_of_start())
+    };
+    let three = ["a=/m", "b=/m", "c=/m"];
+    assert_eq!(start(2, 0, &three), (vec![false, false, true], vec![vec![2], vec![0], vec![1]]));
+    assert_eq!(start(1, 1, &three), (vec![false, true, true], vec![vec![1], vec![2], vec![0]]));
+    // On GPU 0 and 1; the third takes turns with the first.
+    assert_eq!(start(3, 2, &three).0, [false, false, true]);
+    assert_eq!(start(3, 2, &["a=/m,num_shard=2", "b=/m"]).0, [false, true]);
+}
+
+#[test]
+fn a_model_is_loaded_under_a_budget_when_there_is_room() {
+    let mut served = served_within(budget(2), 1);
+    served.fleet.translate(Event::Awake(vec![0]));
+    assert_eq!(served.states(), ["one ready", "two asleep"]);
+    let (change, mut answer) = served.load("three=/o");
+    assert!(matches!(change, Some(Change::Prepare(2, _))));
+    assert_eq!(served.told(), [0, 1, 2], "so that the proxy makes room");
+    assert_eq!(served.fleet.translate(Event::Room(2)), [Event::Added(2)]);
+    assert_eq!(served.fleet.translate(Event::Room(2)), [], "said again by another proxy");
+    served.fleet.on_report(&Report::Loaded(2));
+    served.fleet.translate(Event::Serves(vec![0, 1, 2]));
+    assert!(answer.try_recv().expect("an answer").is_ok());
+    let (_, _answer) = served.unload("three");
+    served.fleet.on_report(&Report::Removed(2));
+    let (_, answer) = served.load("four=/nowhere");
+    served.fleet.on_report(&Report::Removed(2));
+    assert_eq!((error_of(answer), served.told()), (FleetError::NotServing, vec![0, 1]));
 }

@@ -60,6 +60,10 @@ pub enum Event {
     Ended(usize),
     /// The proxy serves the models with these numbers.
     Serves(Vec<usize>),
+    /// Of the models, the proxy says that those with these numbers are awake.
+    Awake(Vec<usize>),
+    /// The proxy says that there is room to load the model with this number.
+    Room(usize),
     /// SIGTERM, SIGINT or SIGHUP.
     StopRequested,
     /// This timer ran out.
@@ -86,6 +90,18 @@ pub struct Exit {
     pub status: String,
     /// Lines of the last error that it wrote to stderr; empty if it wrote none.
     pub last_error: Vec<String>,
+}
+
+/// That of a part.
+pub(super) fn timer(part: Part) -> Timer {
+    match part {
+        Part::Group(group) => Timer::Group(group),
+        Part::Router => Timer::Router,
+    }
+}
+
+pub(super) fn set(timer: Timer, after: Duration) -> Action {
+    Action::SetTimer(timer, after)
 }
 
 /// Output of the supervisor; `runner` carries it out.

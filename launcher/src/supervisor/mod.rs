@@ -21,12 +21,13 @@ mod tests;
 #[cfg(test)]
 mod tests_of_models;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub use messages::{Action, Consequence, Ending, Event, Exit, Part, ProcessId, Report, Timeouts, Timer};
 pub use restarts::RestartLimit;
 
+use messages::{set, timer};
 use supervised::{LIVE, State, Supervised};
 
 /// How long processes may take to end after a signal.
@@ -58,6 +59,8 @@ pub struct Supervisor {
     phase: Phase,
     ending: Ending,
     groups: Vec<Supervised>,
+    /// Groups that are started when those before them are ready.
+    queued: VecDeque<Vec<usize>>,
     router: Supervised,
     alive: BTreeSet<ProcessId>,
     waiting: BTreeSet<ProcessId>,
@@ -73,8 +76,19 @@ impl Supervisor {
         timeouts: Timeouts,
         limit: RestartLimit,
     ) -> (Self, Vec<Action>) {
+        let mut supervisor = Self::new((num_groups, num_shards), has_all_nodes, timeouts, limit);
+        let actions = (0..num_groups).flat_map(|group| supervisor.start_part(Part::Group(group))).collect();
+        (supervisor, actions)
+    }
+
+    fn new(
+        (num_groups, num_shards): (usize, usize),
+        has_all_nodes: bool,
+        timeouts: Timeouts,
+        limit: RestartLimit,
+    ) -> Self {
         let supervised = || Supervised::new(limit);
-        let mut supervisor = Self {
+        Self {
             timeouts,
             limit,
             num_shards,
@@ -83,26 +97,34 @@ impl Supervisor {
             phase: Phase::Starting,
             ending: Ending::Stopped,
             groups: (0..num_groups).map(|_| supervised()).collect(),
+            queued: VecDeque::new(),
             router: supervised(),
             alive: BTreeSet::new(),
             waiting: BTreeSet::new(),
             now: Duration::ZERO,
-        };
-        let actions = (0..num_groups).flat_map(|group| supervisor.start_part(Part::Group(group))).collect();
-        (supervisor, actions)
+        }
     }
 
-    /// The state machine of so many models, each a group of one process, and of room for so many more.
+    /// The state machine of these models, each a group of one process, and of room for so many more. Those side by side in
+    /// `order` start together, when those before them are ready.
     pub fn start_models(
-        (num_models, num_spare): (usize, usize),
+        (order, num_spare): (Vec<Vec<usize>>, usize),
         timeouts: Timeouts,
         limit: RestartLimit,
     ) -> (Self, Vec<Action>) {
-        let (mut supervisor, first) = Self::start((num_models, 1), true, timeouts, limit);
+        let num_models = order.iter().map(Vec::len).sum();
+        let mut supervisor = Self::new((num_models, 1), true, timeouts, limit);
         supervisor.waits_for_all = true;
         let spare = || Supervised { is_removed: true, ..Supervised::new(limit) };
         supervisor.groups.extend((0..num_spare).map(|_| spare()));
+        supervisor.queued = order.into();
+        let first = supervisor.start_queued();
         (supervisor, first)
+    }
+
+    fn start_queued(&mut self) -> Vec<Action> {
+        let next = self.queued.pop_front().unwrap_or_default();
+        next.into_iter().flat_map(|group| self.start_part(Part::Group(group))).collect()
     }
 
     /// The actions that follow from an event. `now` is the time since the start and never decreases.
@@ -123,7 +145,7 @@ impl Supervisor {
             Event::ShardsFailed(group, reason) => self.on_shards_failed(group, reason),
             Event::Added(group) => self.on_added(group),
             Event::Removed(group) | Event::Ended(group) => self.on_removed(group),
-            Event::Serves(_) => Vec::new(),
+            Event::Serves(_) | Event::Awake(_) | Event::Room(_) => Vec::new(),
             Event::NodesComplete => self.on_nodes_complete(),
             Event::NodeLost => {
                 self.has_all_nodes = false;
@@ -203,8 +225,13 @@ impl Supervisor {
         if part == Part::Router && self.phase == Phase::Starting {
             self.phase = Phase::Serving;
         }
-        let waits =
-            self.phase == Phase::Starting && self.waits_for_all && self.has_group_in(&[State::Starting]);
+        let is_starting = self.phase == Phase::Starting && self.waits_for_all;
+        let mut waits = is_starting && self.has_group_in(&[State::Starting]);
+        if is_starting && !waits {
+            let next = self.start_queued();
+            waits = !next.is_empty();
+            actions.extend(next);
+        }
         if part != Part::Router && self.router.state == State::Down && self.phase != Phase::Draining && !waits
         {
             actions.extend(self.start_part(Part::Router));
@@ -468,15 +495,4 @@ impl Supervisor {
     fn kill_all(&self) -> Vec<Action> {
         self.alive.iter().map(|&id| Action::Kill(id)).chain([set(Timer::Stop, STOP_TIMEOUT)]).collect()
     }
-}
-
-fn timer(part: Part) -> Timer {
-    match part {
-        Part::Group(group) => Timer::Group(group),
-        Part::Router => Timer::Router,
-    }
-}
-
-fn set(timer: Timer, after: Duration) -> Action {
-    Action::SetTimer(timer, after)
 }

@@ -388,7 +388,7 @@ fn random_histories_end_with_the_last_process() {
         let started = match seed % 3 {
             0 => Supervisor::start((1, 3), false, TIMEOUTS, LIMIT),
             1 => Supervisor::start((3, 2), true, TIMEOUTS, LIMIT),
-            _ => Supervisor::start_models((2, 1), TIMEOUTS, LIMIT),
+            _ => Supervisor::start_models((vec![vec![0, 1]], 1), TIMEOUTS, LIMIT),
         };
         random_history(seed, started);
     }

@@ -6,7 +6,7 @@ use super::*;
 
 /// Two models that are ready behind a proxy, with room for a third.
 fn serving_models() -> Supervisor {
-    let (mut supervisor, actions) = Supervisor::start_models((2, 1), TIMEOUTS, LIMIT);
+    let (mut supervisor, actions) = Supervisor::start_models((vec![vec![0, 1]], 1), TIMEOUTS, LIMIT);
     assert_eq!(starts(&actions), [alone(0), alone(1)], "a spare place is not started");
     assert_eq!(starts(&supervisor.on(Event::Ready(alone(1)), at(1))), [], "the proxy waits for all");
     assert_eq!(starts(&supervisor.on(Event::Ready(alone(0)), at(2))), [Router]);
@@ -16,7 +16,7 @@ fn serving_models() -> Supervisor {
 
 #[test]
 fn a_model_that_cannot_be_loaded_at_the_start_ends_everything() {
-    let (mut supervisor, _) = Supervisor::start_models((2, 0), TIMEOUTS, LIMIT);
+    let (mut supervisor, _) = Supervisor::start_models((vec![vec![0, 1]], 0), TIMEOUTS, LIMIT);
     supervisor.on(Event::Ready(alone(0)), at(1));
     let actions = supervisor.on(Event::Exited(alone(1), exit(false)), at(2));
     assert!(actions.contains(&Action::Terminate(alone(0))));
@@ -70,4 +70,15 @@ fn no_model_is_added_where_there_is_one_or_while_the_server_ends() {
     assert_eq!(supervisor.on(Event::Added(0), at(10)), refused);
     supervisor.on(Event::StopRequested, at(11));
     assert_eq!(supervisor.on(Event::Added(2), at(12)), [Action::Report(Report::Removed(2))]);
+}
+
+#[test]
+fn models_that_share_memory_start_one_after_the_other_in_their_order() {
+    let (mut supervisor, first) = Supervisor::start_models((vec![vec![2], vec![0, 1]], 0), TIMEOUTS, LIMIT);
+    assert_eq!(starts(&first), [alone(2)]);
+    assert_eq!(starts(&supervisor.on(Event::Ready(alone(2)), at(5))), [alone(0), alone(1)]);
+    assert_eq!(starts(&supervisor.on(Event::Ready(alone(0)), at(6))), []);
+    assert_eq!(starts(&supervisor.on(Event::Ready(alone(1)), at(7))), [Router]);
+    let (mut supervisor, _) = Supervisor::start_models((vec![vec![1], vec![0]], 0), TIMEOUTS, LIMIT);
+    assert_eq!(end_of(&supervisor.on(Event::Exited(alone(1), exit(false)), at(1))), Some(Ending::Failed));
 }

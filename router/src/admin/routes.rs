@@ -5,16 +5,15 @@ use std::time::Duration;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use super::limit::{IllegalLimit, Limit};
+use super::condition;
+use super::error::AdminError;
+use super::limit::Limit;
 use super::state::Admin;
-use crate::engine::EngineError;
-use crate::engine::membership::{MembershipError, ReplicaEntry};
+use crate::engine::membership::ReplicaEntry;
 use crate::engine::operator::Removal;
 use crate::engine::replica_address::ReplicaAddress;
 
@@ -30,6 +29,10 @@ pub fn service(admin: Admin) -> Router {
         .route("/replicas/{replica}", delete(remove))
         .route("/replicas/{replica}/drain", post(drain))
         .route("/replicas/{replica}/resume", post(resume))
+        .route("/condition", get(condition::get))
+        .route("/sleep", post(condition::sleep))
+        .route("/wake_up", post(condition::wake_up))
+        .route("/refuse_deferred", post(condition::refuse_deferred))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(admin)
 }
@@ -45,49 +48,6 @@ struct Replicas {
 #[serde(deny_unknown_fields)]
 struct NewReplica {
     address: String,
-}
-
-/// Why something was not done.
-#[derive(Debug, Error)]
-enum AdminError {
-    #[error("address: {0}")]
-    Address(String),
-    #[error(transparent)]
-    Limit(#[from] IllegalLimit),
-    #[error("{address} is replica {replica} already")]
-    Present { address: String, replica: usize },
-    #[error("{0}")]
-    Body(#[from] JsonRejection),
-    #[error("{0}")]
-    Query(#[from] QueryRejection),
-    #[error(transparent)]
-    Members(#[from] MembershipError),
-    #[error(transparent)]
-    Shards(#[from] EngineError),
-    #[error("a bug of the router; its log says more")]
-    Internal(#[from] tokio::task::JoinError),
-}
-
-impl AdminError {
-    fn status(&self) -> StatusCode {
-        match self {
-            Self::Address(_) | Self::Limit(_) => StatusCode::BAD_REQUEST,
-            Self::Body(rejection) => rejection.status(),
-            Self::Query(rejection) => rejection.status(),
-            Self::Members(MembershipError::Unknown(_)) => StatusCode::NOT_FOUND,
-            Self::Members(MembershipError::ShuttingDown) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Present { .. } | Self::Members(_) => StatusCode::CONFLICT,
-            Self::Shards(error) if error.is_about_who_they_are() => StatusCode::CONFLICT,
-            Self::Shards(_) => StatusCode::BAD_GATEWAY,
-            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-}
-
-impl IntoResponse for AdminError {
-    fn into_response(self) -> Response {
-        (self.status(), Json(serde_json::json!({ "error": self.to_string() }))).into_response()
-    }
 }
 
 async fn list(State(admin): State<Admin>) -> Result<Json<Replicas>, AdminError> {

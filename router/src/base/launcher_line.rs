@@ -16,6 +16,8 @@ const SHARDS_OF: &str = "shards of replica ";
 const FAILED: &str = " failed: ";
 const REMOVED: &str = "removed replica ";
 const MODELS: &str = "serving models ";
+const AWAKE: &str = "awake models ";
+const ROOM: &str = "room for model ";
 /// Begins a line of the access log.
 pub(crate) const ACCESS: &str = "access: ";
 
@@ -32,6 +34,10 @@ pub enum Line {
     Removed(usize),
     /// The models with these numbers are served now; new requests for others are refused.
     Models(Vec<usize>),
+    /// Of the models, those with these numbers are awake.
+    Awake(Vec<usize>),
+    /// Others sleep in favour of the model with this number: it may be loaded.
+    Room(usize),
     /// A line of the access log.
     Access(String),
 }
@@ -42,10 +48,9 @@ impl fmt::Display for Line {
             Self::Listening(address) => write!(f, "{LISTENING}{address}"),
             Self::Alive => f.write_str(ALIVE),
             Self::Removed(replica) => write!(f, "{REMOVED}{replica}"),
-            Self::Models(numbers) => {
-                let numbers: Vec<_> = numbers.iter().map(usize::to_string).collect();
-                write!(f, "{MODELS}{}", numbers.join(" "))
-            }
+            Self::Models(numbers) => write!(f, "{MODELS}{}", joined(numbers)),
+            Self::Awake(numbers) => write!(f, "{AWAKE}{}", joined(numbers)),
+            Self::Room(number) => write!(f, "{ROOM}{number}"),
             Self::Access(line) => write!(f, "{ACCESS}{line}"),
             Self::ShardsFailed(replica, reason) => {
                 write!(f, "{SHARDS_OF}{replica}{FAILED}{}", reason.replace(['\r', '\n'], " "))
@@ -72,14 +77,28 @@ impl FromStr for Line {
             return replica.parse().map(Self::Removed).map_err(drop);
         }
         if let Some(numbers) = line.strip_prefix(MODELS) {
-            let numbers = numbers.split_whitespace().map(str::parse);
-            return numbers.collect::<Result<_, _>>().map(Self::Models).map_err(drop);
+            return split(numbers).map(Self::Models);
+        }
+        if let Some(numbers) = line.strip_prefix(AWAKE) {
+            return split(numbers).map(Self::Awake);
+        }
+        if let Some(number) = line.strip_prefix(ROOM) {
+            return number.parse().map(Self::Room).map_err(drop);
         }
         if let Some(access) = line.strip_prefix(ACCESS) {
             return Ok(Self::Access(access.to_owned()));
         }
         if line == ALIVE { Ok(Self::Alive) } else { Err(()) }
     }
+}
+
+fn joined(numbers: &[usize]) -> String {
+    let numbers: Vec<_> = numbers.iter().map(usize::to_string).collect();
+    numbers.join(" ")
+}
+
+fn split(numbers: &str) -> Result<Vec<usize>, ()> {
+    numbers.split_whitespace().map(|number| number.parse().map_err(drop)).collect()
 }
 
 impl Line {
@@ -103,6 +122,8 @@ mod tests {
             Line::Removed(1),
             Line::Models(vec![0, 12]),
             Line::Models(Vec::new()),
+            Line::Awake(vec![3]),
+            Line::Room(4),
             Line::Access("{}".to_owned()),
         ] {
             assert_eq!(line.to_string().parse(), Ok(line));

@@ -30,6 +30,8 @@ pub(crate) enum Change {
     Sleep(SleepLevel),
     /// To be awake.
     WakeUp,
+    /// To be awake: who asks has seen to it that there is room.
+    WakeUpNow,
     /// To be awake, with other weights.
     Replace(NewWeights),
 }
@@ -42,6 +44,8 @@ pub(super) struct Changes {
     /// What they all were like last; a change that is refused goes back to it.
     settled: Condition,
     waiters: Vec<ChangeReply>,
+    /// What waits until the shards, which sleep, are told to wake up.
+    deferred: Vec<(Change, ChangeReply)>,
     /// The number of the weights that were asked for last.
     last_weights: u64,
     /// Not before then do requests that wait have the shards try again to wake up.
@@ -52,21 +56,30 @@ impl Changes {
     pub fn new(wanted: Wanted) -> Self {
         let settled = wanted.get();
         let last_weights = settled.weights_number();
-        Self { wanted, settled, waiters: Vec::new(), last_weights, wakes_again: None }
+        Self { wanted, settled, waiters: Vec::new(), deferred: Vec::new(), last_weights, wakes_again: None }
     }
 
     /// Notes what the shards are to be like. Who asked may leave; the change goes on.
     pub fn ask(&mut self, change: Change, reply: Option<ChangeReply>) {
         let mut condition = self.wanted.get();
+        let needs_room = matches!(change, Change::WakeUp | Change::Replace(_));
+        if needs_room && condition.asleep.is_some() && self.wanted.waits_to_be_told() {
+            self.wanted.set_needed(true);
+            self.deferred.extend(reply.map(|reply| (change, reply)));
+            return;
+        }
         condition.asleep = match change {
             Change::Sleep(level) => condition.asleep.max(Some(level)),
-            Change::WakeUp => None,
+            Change::WakeUp | Change::WakeUpNow => None,
             Change::Replace(new) => {
                 self.last_weights += 1;
                 condition.weights = Some(Weights { number: self.last_weights, new });
                 None
             }
         };
+        if condition.asleep.is_none() {
+            self.wanted.set_needed(false);
+        }
         if condition != self.wanted.get() {
             let (sleep_level, weights) = (condition.sleep_level(), condition.weights_number());
             info!(sleep_level, weights, "the shards are to become others");
@@ -80,9 +93,20 @@ impl Changes {
     pub fn settle(&mut self) -> bool {
         let condition = self.wanted.get();
         self.waiters.drain(..).for_each(|waiter| drop(waiter.send(Ok(condition.clone()))));
-        let is_new = condition != self.settled;
+        let (is_new, is_awake) = (condition != self.settled, condition.asleep.is_none());
         self.settled = condition;
+        if is_awake {
+            std::mem::take(&mut self.deferred)
+                .into_iter()
+                .for_each(|(change, reply)| self.ask(change, Some(reply)));
+        }
         is_new
+    }
+
+    /// There is no room for the shards to be awake: calls that wait for that are refused. Requests wait on.
+    pub fn refuse_deferred(&mut self) {
+        let refused = || ChangeError::Refused("there is no room for the model".to_owned());
+        self.deferred.drain(..).for_each(|(_, waiter)| drop(waiter.send(Err(refused()))));
     }
 
     /// Whether the shards are to have other weights than those that all of them had last. Until all have them, none computes.
@@ -97,6 +121,7 @@ impl Changes {
             self.wakes_again = Some(now.saturating_add(WAKE_AGAIN));
         }
         self.wanted.set(self.settled.clone());
+        self.wanted.set_needed(self.settled.asleep.is_some());
         let refused = || ChangeError::Refused(reason.to_owned());
         self.waiters.drain(..).for_each(|waiter| drop(waiter.send(Err(refused()))));
     }
@@ -110,10 +135,10 @@ impl Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::condition::ConditionRecord;
+    use crate::engine::condition::{ConditionRecord, OnRequest};
 
     fn changes() -> Changes {
-        Changes::new(Wanted::new(ConditionRecord::default(), true))
+        Changes::new(Wanted::new(ConditionRecord::default(), Condition::default(), OnRequest::Wakes))
     }
 
     fn ask(changes: &mut Changes, change: Change) -> oneshot::Receiver<Result<Condition, ChangeError>> {
@@ -173,5 +198,29 @@ mod tests {
         assert!(!changes.are_replacing());
         changes.ask(Change::Sleep(SleepLevel::WeightsKept), None);
         assert_eq!(changes.wanted.get().weights_number(), 2, "sleep keeps them");
+    }
+
+    #[test]
+    fn shards_that_wait_to_be_told_sleep_until_then_whatever_needs_them() {
+        let first = Condition { asleep: Some(SleepLevel::WeightsKept), weights: None };
+        let mut changes =
+            Changes::new(Wanted::new(ConditionRecord::default(), first.clone(), OnRequest::Waits));
+        assert!(!changes.wanted.is_needed());
+        changes.ask(Change::WakeUp, None);
+        let mut woken = ask(&mut changes, Change::WakeUp);
+        changes.settle();
+        assert!(woken.try_recv().is_err() && changes.wanted.is_needed());
+        assert_eq!(changes.wanted.get(), first);
+        changes.refuse_deferred();
+        assert!(woken.try_recv().unwrap().is_err());
+        assert!(changes.wanted.is_needed(), "the request waits on");
+        let mut replaced = ask(&mut changes, Change::Replace(weights("a")));
+        let mut told = ask(&mut changes, Change::WakeUpNow);
+        assert!(!changes.wanted.is_needed());
+        changes.settle();
+        assert_eq!(told.try_recv().unwrap(), Ok(Condition::default()));
+        assert!(changes.are_replacing() && replaced.try_recv().is_err(), "as soon as they are awake");
+        changes.settle();
+        assert_eq!(replaced.try_recv().unwrap().unwrap().weights_number(), 1);
     }
 }

@@ -147,6 +147,7 @@ impl EngineLoop {
                 self.replicas.cancel(id);
             }
             Command::Change(change, reply) => self.changes.ask(change, reply),
+            Command::RefuseDeferred => self.changes.refuse_deferred(),
             Command::AbortBegun => {
                 let aborted = self.replicas.abort_begun();
                 self.publish(aborted);

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Cancel(RequestId),
     Members(Members),
     Change(Change, Option<ChangeReply>),
+    /// There is no room for shards that sleep: calls that need them awake are to fail.
+    RefuseDeferred,
     /// What has begun is to fail, because weights are replaced.
     AbortBegun,
 }

@@ -13,9 +13,19 @@ impl EngineHandle {
         self.change(Change::Sleep(level)).await
     }
 
-    /// Wakes the shards of all replicas.
+    /// Wakes the shards of all replicas; where these wait to be told, somebody else has to tell them.
     pub async fn wake_up(&self) -> Result<Condition, ChangeError> {
         self.change(Change::WakeUp).await
+    }
+
+    /// Wakes the shards of all replicas in any case.
+    pub async fn wake_up_now(&self) -> Result<Condition, ChangeError> {
+        self.change(Change::WakeUpNow).await
+    }
+
+    /// Refuses the calls that wait until somebody tells the shards to wake up.
+    pub fn refuse_deferred(&self) -> Result<(), ChangeError> {
+        self.commands.send(Command::RefuseDeferred).map_err(|_| ChangeError::ShuttingDown)
     }
 
     /// Has other weights take the place of those of all replicas; shards that sleep wake up with them. Requests that run wait

@@ -50,13 +50,15 @@ struct Whole {
     path: PathAndQuery,
     id: RequestId,
     body: KeptBody,
+    /// Whether the model computes something for it.
+    generates: bool,
 }
 
 impl Proxy {
     /// Passes a request on. That of a generation goes where the beginning of its prompt is.
     pub async fn forward(&self, request: Request, generates: bool) -> Result<Response, Error> {
         let arrival = self.begin();
-        let mut whole = self.read(request).await?;
+        let mut whole = self.read(request, generates).await?;
         let wanted = Wanted::by(&mut whole.parts, &whole.body.bytes).await;
         let upstreams = self.find(&wanted, &whole.parts.headers)?;
         let prompt = if generates {
@@ -75,7 +77,7 @@ impl Proxy {
     /// Passes a question without a body on to these upstreams.
     pub async fn ask(&self, upstreams: &Upstreams, parts: Parts) -> Result<Response, Error> {
         let arrival = self.begin();
-        let whole = self.read(Request::from_parts(parts, Body::empty())).await?;
+        let whole = self.read(Request::from_parts(parts, Body::empty()), false).await?;
         self.send(upstreams, &whole, &Prompt::default(), arrival).await
     }
 
@@ -88,7 +90,7 @@ impl Proxy {
     ) -> Result<Response, Error> {
         let mut tries = Tries::default();
         while tries.losses < MAX_LOSSES
-            && let Some(mut place) = upstreams.choose(prompt, &tries.tried)
+            && let Some(mut place) = upstreams.enter(prompt, &tries.tried, whole.generates).await
         {
             self.count_try(prompt, &place, tries.tried.is_empty());
             tries.tried.push(place.number());
@@ -112,7 +114,7 @@ impl Proxy {
         }
     }
 
-    async fn read(&self, request: Request) -> Result<Whole, Error> {
+    async fn read(&self, request: Request, generates: bool) -> Result<Whole, Error> {
         let (parts, body) = request.into_parts();
         if headers::came_by(&parts.headers, &self.via) {
             return Err(Error::Forbidden("an upstream of this proxy leads back to it"));
@@ -125,7 +127,7 @@ impl Proxy {
         let path = path.ok_or_else(|| Error::UnknownRoute(parts.uri.path().chars().take(200).collect()))?;
         let id = parts.extensions.get::<RequestId>().cloned();
         let id = id.unwrap_or_else(|| RequestId::of(&parts.headers));
-        Ok(Whole { path, id, body: self.buffers.read(body).await?, parts })
+        Ok(Whole { path, id, body: self.buffers.read(body).await?, parts, generates })
     }
 
     async fn attempt(&self, place: &mut Place, whole: &Whole) -> Attempt {

@@ -19,6 +19,8 @@ pub struct ProxyMetrics {
     pub prompt_tokens: Counter,
     pub matched_tokens: Counter,
     pub access_log_drops: Counter,
+    pub awake_models: Gauge,
+    pub waking_duration: Histogram,
     recorder: Arc<PrometheusRecorder>,
 }
 
@@ -30,6 +32,12 @@ pub struct UpstreamMetrics {
     pub requests: Counter,
     pub refusals: Counter,
     pub failures: Counter,
+}
+
+/// What the budget did to one model.
+pub struct RestMetrics {
+    pub wakes: Counter,
+    pub evictions: Counter,
 }
 
 impl ProxyMetrics {
@@ -58,6 +66,12 @@ impl ProxyMetrics {
             ),
             access_log_drops: names
                 .counter("tgi_access_log_dropped_lines", "Lines of the access log that were not written"),
+            awake_models: names
+                .gauge("tgi_awake_models", "Models that are awake, or not yet asleep; 0 without a budget"),
+            waking_duration: names.histogram(
+                "tgi_model_waking_duration",
+                "From the call that wakes a model to its answer, seconds",
+            ),
             recorder,
         })
     }
@@ -79,6 +93,19 @@ impl ProxyMetrics {
             failures: counter(
                 "tgi_upstream_failures",
                 "Of those, without an answer, or with one that broke off",
+            ),
+        }
+    }
+
+    /// Registers those of one model that a budget sends to sleep and wakes.
+    pub fn of_model(&self, model: &str) -> RestMetrics {
+        let (names, labels) = (Names(&self.recorder), [("model", model)]);
+        RestMetrics {
+            wakes: names.named_counter("tgi_model_wakes", "Times that the budget woke a model", &labels),
+            evictions: names.named_counter(
+                "tgi_model_evictions",
+                "Times that a model was sent to sleep for another",
+                &labels,
             ),
         }
     }

@@ -3,6 +3,7 @@
 //! tokenizer, no model and no shards, and the servers share nothing and know nothing of it.
 
 mod body;
+pub mod budget;
 pub mod choice;
 mod client;
 mod connect;
@@ -36,6 +37,7 @@ use crate::base::shutdown::Shutdown;
 use crate::http::server::HttpServer;
 use crate::http::server::listener::Listener;
 use crate::observe::access_log::AccessLog;
+use budget::Keeper;
 pub use error::ProxyError;
 use live_state::LiveState;
 use metrics::ProxyMetrics;
@@ -66,7 +68,7 @@ pub async fn serve(
         warn!("no upstream takes requests yet: all requests are refused until one does");
     }
     let proxy = Proxy::new(&config, models.clone(), metrics.clone(), shutdown.clone())?;
-    let followed = models.clone();
+    let (followed, kept) = (models.clone(), models.clone());
     let server = HttpServer::new(service(proxy, access_log.clone()), config.connections, shutdown);
     let connections = server.connections();
     let states = tokio::spawn(log_on_signal(move || LiveState::of(&models, &connections)));
@@ -74,6 +76,7 @@ pub async fn serve(
         served = server.with_tls(tls).serve(listener) => served,
         () = run_upkeep(&metrics) => Ok(()),
         () = follow::launcher(followed, config.models_file) => Ok(()),
+        () = Keeper::keep(kept, config.budget, &metrics) => Ok(()),
     };
     states.abort();
     access_log.flush().await;

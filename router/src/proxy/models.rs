@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::error::ProxyError;
@@ -68,7 +69,11 @@ impl Models {
     /// Starts to look at the upstreams of a model.
     async fn model(&self, entry: ServedEntry) -> Model {
         let upstreams = Upstreams::new(&entry, &self.0.settings);
-        let checks = health::watch_all(&upstreams, self.0.check_interval).await;
+        let checks = if entry.is_loading() {
+            JoinSet::new()
+        } else {
+            health::watch_all(&upstreams, self.0.check_interval).await
+        };
         let flags = ModelNames { served_model_name: entry.names.clone(), accept_any_model: false };
         let names = entry.names.first().map(|own| ServedModel::new(own, &flags));
         Model { entry, names, upstreams, _checks: checks }
@@ -76,7 +81,8 @@ impl Models {
 
     /// The upstreams of the model that a request is for: the one that it names, or the first.
     pub fn find(&self, wanted: &Wanted) -> Result<Upstreams, Error> {
-        let served = self.read();
+        let all = self.read();
+        let served: Vec<_> = all.iter().filter(|model| !model.entry.is_loading()).collect();
         let named = |name: &str| served.iter().find(|model| model.is_named(name));
         let found = match (&wanted.model, &wanted.adapter) {
             (Some(name), _) => named(name).or_else(|| served.iter().find(|model| model.may_mean(name))),
@@ -90,8 +96,20 @@ impl Models {
         }
     }
 
+    /// Rung when a model with a budget is given a request, or has answered one.
+    pub fn bell(&self) -> Arc<Notify> {
+        self.0.settings.bell()
+    }
+
     /// The upstreams of each model.
     pub fn all(&self) -> Vec<Upstreams> {
+        let served = self.read();
+        let loaded = served.iter().filter(|model| !model.entry.is_loading());
+        loaded.map(|model| model.upstreams.clone()).collect()
+    }
+
+    /// Those of models that are yet to be loaded, too.
+    pub fn loaded_or_loading(&self) -> Vec<Upstreams> {
         self.read().iter().map(|model| model.upstreams.clone()).collect()
     }
 
@@ -117,7 +135,7 @@ impl Model {
     }
 }
 
-fn unknown(name: &str, served: &[Model]) -> Error {
+fn unknown(name: &str, served: &[&Model]) -> Error {
     let served = served.iter().flat_map(|model| model.entry.names.iter().cloned()).collect();
     Error::UnknownModel { name: name.chars().take(200).collect(), served }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ValueEnum};
 use penstock_scheduler::PlacementPolicy;
 
+use super::budget::BudgetOptions;
 use super::error::ProxyError;
 use super::named_upstream::NamedUpstream;
 use super::served::{ServedEntry, of_flags, read};
@@ -25,6 +26,10 @@ pub struct ProxyConfig {
     /// File with the models and their upstreams, which is read again whenever it changes
     #[arg(long, hide = true, conflicts_with = "upstream")]
     pub models_file: Option<PathBuf>,
+
+    /// How many of the models of that file are awake at once, as JSON
+    #[arg(long, hide = true, requires = "models_file")]
+    pub budget: Option<BudgetOptions>,
 
     /// File of API keys as the servers have it: whoever has none of them is not told which models there are
     #[arg(long, env)]

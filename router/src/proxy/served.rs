@@ -1,7 +1,7 @@
 //! What is to be served: models with their names and upstreams, from flags or from a file that the launcher writes.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,28 @@ pub struct ServedEntry {
     pub names: Vec<String>,
     /// The servers that have it.
     pub upstreams: Vec<UpstreamUrl>,
+    /// How it is sent to sleep and woken, where a budget decides about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest: Option<Rest>,
+}
+
+/// How a model is sent to sleep and woken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rest {
+    /// The admin socket of its server.
+    pub admin_socket: PathBuf,
+    /// The GPUs that it has when it is awake.
+    pub devices: Vec<String>,
+    /// Whether it is yet to be loaded, when others sleep in its favour. No request is for it until then.
+    #[serde(default)]
+    pub is_loading: bool,
+}
+
+impl ServedEntry {
+    /// Whether it is yet to be loaded.
+    pub fn is_loading(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.is_loading)
+    }
 }
 
 /// What a file says.
@@ -43,7 +65,7 @@ pub fn of_flags(upstreams: &[NamedUpstream]) -> Result<Vec<ServedEntry>, ProxyEr
             Some(entry) => entry.upstreams.push(url.clone()),
             None => {
                 let (number, upstreams) = (entries.len(), vec![url.clone()]);
-                entries.push(ServedEntry { number, names: names.clone(), upstreams });
+                entries.push(ServedEntry { number, names: names.clone(), upstreams, rest: None });
             }
         }
     }

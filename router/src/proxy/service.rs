@@ -124,5 +124,7 @@ async fn condition(State(proxy): State<Proxy>, request: Request) -> Result<Respo
             "a model of several upstreams is changed at each, not through the proxy",
         ));
     }
-    proxy.forward(request, false).await
+    let response = proxy.forward(request, false).await;
+    upstreams.gate().iter().for_each(|gate| gate.doubt());
+    response
 }

@@ -1,11 +1,12 @@
 //! The upstreams, whether each takes requests, and the places that requests have there.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use penstock_scheduler::PlacementPolicy;
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 
+use super::budget::Gate;
 use super::choice::{Choice, Chosen};
 use super::client::{HttpClient, client};
 use super::connect::Connector;
@@ -70,6 +71,8 @@ pub struct Settings {
     cache_tokens: Option<u64>,
     connector: Connector,
     metrics: ProxyMetrics,
+    /// Rung for whoever decides which models sleep.
+    bell: Arc<Notify>,
 }
 
 impl Settings {
@@ -80,7 +83,13 @@ impl Settings {
             cache_tokens: config.upstream_cache_tokens,
             connector: Connector::new(config.upstream_ca.as_deref())?,
             metrics: metrics.clone(),
+            bell: Arc::default(),
         })
+    }
+
+    /// Rung when a model with a budget is given a request, or has answered one.
+    pub fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.bell)
     }
 }
 
@@ -88,7 +97,21 @@ impl Settings {
 #[derive(Clone)]
 pub struct Upstreams(Arc<Shared>);
 
+/// Upstreams for as long as somebody else has them.
+pub struct WeakUpstreams(Weak<Shared>);
+
+impl WeakUpstreams {
+    /// `None` if no request has them any more, and they are not served.
+    pub fn upgrade(&self) -> Option<Upstreams> {
+        self.0.upgrade().map(Upstreams)
+    }
+}
+
 struct Shared {
+    /// The number of the model.
+    number: usize,
+    /// Where a budget decides which models sleep.
+    gate: Option<Gate>,
     /// The name of the model, where there are several.
     model: Option<String>,
     all: Vec<Upstream>,
@@ -112,7 +135,10 @@ impl Upstreams {
             check: Notify::new(),
         };
         let count = served.upstreams.len();
+        let gate = served.rest.clone().map(|rest| Gate::new(rest, settings.bell()));
         let upstreams = Self(Arc::new(Shared {
+            number: served.number,
+            gate,
             all: served.upstreams.iter().map(upstream).collect(),
             model,
             choice: Mutex::new(Choice::new(settings.policy, count)),
@@ -130,6 +156,26 @@ impl Upstreams {
         let mut end = self.0.end.subscribe();
         drop(self);
         while end.changed().await.is_ok() {}
+    }
+
+    /// The same, which keep nothing alive.
+    pub fn downgrade(&self) -> WeakUpstreams {
+        WeakUpstreams(Arc::downgrade(&self.0))
+    }
+
+    /// The number of the model.
+    pub fn number(&self) -> usize {
+        self.0.number
+    }
+
+    /// What a budget needs of the model, where there is one.
+    pub fn gate(&self) -> Option<&Gate> {
+        self.0.gate.as_ref()
+    }
+
+    /// Requests that all of them have.
+    pub fn num_requests(&self) -> usize {
+        (0..self.len()).map(|number| self.levels(number).0).sum()
     }
 
     /// The name of the model, where there are several.
@@ -157,6 +203,20 @@ impl Upstreams {
         self.0.all.iter().any(|upstream| upstream.state() == State::Up)
     }
 
+    /// A place as [`Self::choose`] finds it. A request that has the model compute something waits while the model falls asleep.
+    pub async fn enter(&self, prompt: &Prompt, tried: &[usize], generates: bool) -> Option<Place> {
+        let Some(gate) = self.gate().filter(|_| generates) else { return self.choose(prompt, tried) };
+        loop {
+            gate.opened().await;
+            // It counts from here on, so that either it is seen by who closes the gate, or sees it closed.
+            let place = self.choose(prompt, tried)?;
+            if !gate.is_closed() {
+                gate.on_use();
+                return Some(place);
+            }
+        }
+    }
+
     /// A place for a request with this prompt at an upstream that takes requests and was not tried; `None` if there is none.
     /// Where there is nothing to choose, the only one is asked, whatever its health says: its router keeps requests while it
     /// starts its shards again.
@@ -166,6 +226,7 @@ impl Upstreams {
         let chosen = self.choice().choose(prompt, may_take)?;
         self.get(chosen.upstream).metrics.requests.increment(1);
         self.tell_levels(chosen.upstream);
+        self.gate().iter().for_each(|gate| gate.ring());
         Some(Place { upstreams: self.clone(), chosen })
     }
 
@@ -254,6 +315,7 @@ impl Drop for Place {
         self.on_first_byte();
         self.upstreams.choice().request_ended(self.chosen.upstream);
         self.upstreams.tell_levels(self.chosen.upstream);
+        self.upstreams.gate().iter().for_each(|gate| gate.ring());
     }
 }
 
@@ -262,6 +324,7 @@ mod tests {
     use clap::Parser;
     use futures::FutureExt;
 
+    use super::super::served::Rest;
     use super::*;
 
     #[derive(Parser)]
@@ -274,7 +337,7 @@ mod tests {
         let config = Cli::parse_from(["proxy", "--upstream=http://unused:1"]).config;
         let settings = Settings::new(&config, &ProxyMetrics::new().unwrap()).unwrap();
         let upstreams = urls.iter().map(|url| url.parse().unwrap()).collect();
-        Upstreams::new(&ServedEntry { number: 0, names: Vec::new(), upstreams }, &settings)
+        Upstreams::new(&ServedEntry { number: 0, names: Vec::new(), upstreams, rest: None }, &settings)
     }
 
     fn two() -> Upstreams {
@@ -300,6 +363,27 @@ mod tests {
         assert_eq!(end.as_mut().now_or_never(), None);
         drop(place);
         assert_eq!(end.now_or_never(), Some(()));
+    }
+
+    #[tokio::test]
+    async fn while_a_model_falls_asleep_only_what_it_computes_waits() {
+        let config = Cli::parse_from(["proxy", "--upstream=http://unused:1"]).config;
+        let settings = Settings::new(&config, &ProxyMetrics::new().unwrap()).unwrap();
+        let rest = Rest { admin_socket: "/a".into(), devices: Vec::new(), is_loading: false };
+        let (number, names, url) = (3, vec!["a".to_owned()], "http://a:1".parse().unwrap());
+        let upstreams =
+            Upstreams::new(&ServedEntry { number, names, upstreams: vec![url], rest: Some(rest) }, &settings);
+        upstreams.set_state(0, State::Up);
+        let (gate, prompt) = (upstreams.gate().unwrap(), Prompt::default());
+        gate.set_closed(true);
+        let mut held = Box::pin(upstreams.enter(&prompt, &[], true));
+        assert!(held.as_mut().now_or_never().is_none());
+        assert!(upstreams.enter(&prompt, &[], false).await.is_some());
+        assert_eq!(upstreams.num_requests(), 0, "what waits is no request that the model has");
+        gate.set_closed(false);
+        let place = held.await.unwrap();
+        assert_eq!((place.number(), upstreams.num_requests()), (0, 1));
+        settings.bell().notified().await;
     }
 
     #[test]

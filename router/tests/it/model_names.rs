@@ -19,7 +19,7 @@ async fn every_name_is_listed_and_accepted_and_responses_carry_the_first() {
     let expected = ["chat", "gpt-4o"].map(|id| {
         json!({
             "id": id, "object": "model", "created": 0, "owned_by": "chat", "root": "org/tiny", "parent": null,
-            "max_model_len": server.state.inference.limits.max_total_tokens,
+            "max_model_len": server.state.inference.limits.max_total_tokens, "sleep_level": 0,
         })
     });
     assert_eq!(models, json!(expected));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use penstock_router::engine::condition::{Condition, ConditionRecord, SleepLevel, Wanted};
+use penstock_router::engine::condition::{Condition, ConditionRecord, OnRequest, SleepLevel, Wanted};
 use penstock_router::engine::generation::{EngineHandle, EngineStatus};
 use penstock_router::engine::{ChangeError, engine_loop};
 use penstock_router::http::auth::ApiKeys;
@@ -41,9 +41,14 @@ impl Observer for Watcher {
     }
 }
 
+fn wanted(wakes: bool) -> Wanted {
+    let on_request = if wakes { OnRequest::Wakes } else { OnRequest::IsRefused };
+    Wanted::new(ConditionRecord::default(), Condition::default(), on_request)
+}
+
 fn spawn(engine: (FakeEngine, FakeControl), wakes: bool) -> (EngineHandle, FakeControl, Watcher) {
     let (mut engine, control) = engine;
-    let (wanted, watcher) = (Wanted::new(ConditionRecord::default(), wakes), Watcher::default());
+    let (wanted, watcher) = (wanted(wakes), Watcher::default());
     engine.wanted = wanted.clone();
     let config =
         SchedulerConfig { cache_events: true, ..SchedulerConfig::new(endless_facts().capacity(), 128) };

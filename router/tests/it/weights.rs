@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use penstock_router::engine::condition::{Condition, ConditionRecord, NewWeights, SleepLevel, Wanted};
+use penstock_router::engine::condition::{
+    Condition, ConditionRecord, NewWeights, OnRequest, SleepLevel, Wanted,
+};
 use penstock_router::engine::generation::{EngineHandle, EngineStatus};
 use penstock_router::engine::{ChangeError, Engine, engine_loop};
 use penstock_router::http::auth::ApiKeys;
@@ -20,7 +22,7 @@ use crate::support::server::{Server, facts, limits};
 const PROMPT: [u32; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
 
 fn spawn(num_replicas: usize, record: ConditionRecord) -> (EngineHandle, Vec<FakeControl>) {
-    let wanted = Wanted::new(record, true);
+    let wanted = Wanted::new(record, Condition::default(), OnRequest::Wakes);
     let (mut engines, mut controls) = (Vec::new(), Vec::new());
     for _ in 0..num_replicas {
         let (mut engine, control) = FakeEngine::gated(endless_facts());

@@ -29,6 +29,8 @@ pub struct Model {
     parent: Option<String>,
     /// Longest prompt and output together, in tokens.
     max_model_len: u32,
+    /// 0 while the model is awake, else how deep it sleeps: 1 or 2.
+    sleep_level: u32,
 }
 
 impl Model {
@@ -47,6 +49,7 @@ impl Model {
             root: model.root.clone(),
             parent: None,
             max_model_len: app.inference.limits.max_total_tokens,
+            sleep_level: app.inference.engine.wanted().get().sleep_level(),
         }
     }
 }

@@ -1,16 +1,19 @@
 //! What the shards of a server are to be like, whichever processes they are: asleep or awake, and with which weights. Shards that come back after a
 //! crash are brought to it, and so are those that the next router of the server finds.
 
+mod on_request;
 mod options;
 mod record;
 mod state;
 mod weights;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use on_request::OnRequest;
 pub use options::ConditionOptions;
 pub use record::ConditionRecord;
-pub use state::{Condition, SleepLevel};
+pub use state::{Condition, ModelCondition, SleepLevel};
 pub use weights::{NewWeights, Weights};
 
 /// What the shards of all replicas are to be like. Cheap to clone; the engine loop changes it.
@@ -21,15 +24,15 @@ pub struct Wanted(Arc<Shared>);
 struct Shared {
     condition: Mutex<Condition>,
     record: ConditionRecord,
-    refuses_asleep: bool,
+    on_request: OnRequest,
+    is_needed: AtomicBool,
 }
 
 impl Wanted {
-    /// What the router before this one wanted, or shards that are awake. `wakes_on_request`: a request that comes while they
-    /// sleep wakes them; else it is refused.
-    pub fn new(record: ConditionRecord, wakes_on_request: bool) -> Self {
-        let condition = Mutex::new(record.read().unwrap_or_default());
-        Self(Arc::new(Shared { condition, record, refuses_asleep: !wakes_on_request }))
+    /// What the router before this one wanted, or shards that are like this.
+    pub fn new(record: ConditionRecord, first: Condition, on_request: OnRequest) -> Self {
+        let condition = Mutex::new(record.read().unwrap_or(first));
+        Self(Arc::new(Shared { condition, record, on_request, is_needed: AtomicBool::new(false) }))
     }
 
     /// At this moment.
@@ -39,12 +42,27 @@ impl Wanted {
 
     /// Whether a request wakes the shards.
     pub fn wakes_on_request(&self) -> bool {
-        !self.0.refuses_asleep
+        self.0.on_request == OnRequest::Wakes
+    }
+
+    /// Whether only an operator, or a budget, wakes the shards.
+    pub fn waits_to_be_told(&self) -> bool {
+        self.0.on_request == OnRequest::Waits
+    }
+
+    /// Whether something waits for the shards to be awake.
+    pub fn is_needed(&self) -> bool {
+        self.0.is_needed.load(Ordering::Relaxed)
+    }
+
+    /// From now on something does, or nothing.
+    pub(super) fn set_needed(&self, is_needed: bool) {
+        self.0.is_needed.store(is_needed, Ordering::Relaxed);
     }
 
     /// Whether requests are refused, because the shards are to sleep.
     pub fn refuses_requests(&self) -> bool {
-        self.0.refuses_asleep && self.lock().asleep.is_some()
+        self.0.on_request == OnRequest::IsRefused && self.lock().asleep.is_some()
     }
 
     /// From now on they are to be like this.

@@ -59,3 +59,14 @@ impl Condition {
         self.weights.as_ref().map(Weights::label).unwrap_or_default()
     }
 }
+
+/// What a model is like, as its admin socket tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelCondition {
+    /// How deep it is to sleep; 0 if it is to be awake.
+    pub sleep_level: u32,
+    /// Whether it is on its way there.
+    pub is_changing: bool,
+    /// Whether something waits for it to be told to wake up.
+    pub is_needed: bool,
+}

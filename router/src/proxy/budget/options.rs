@@ -1,0 +1,55 @@
+//! The flags of the budget. They are flags of the launcher, which passes them on.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+/// How many of several models are awake at once.
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub struct BudgetOptions {
+    /// Models that are awake at once; for one more, the least recently used one that has nothing to do is sent to sleep.
+    /// Models may share GPUs then, and of those that share one a single one is awake; on the CPU, its cores and memory are
+    /// divided by as many [default: all are awake]
+    #[arg(long, env, requires = "model", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub max_awake_models: Option<u32>,
+
+    /// How deep models sleep for --max-awake-models: 1 keeps weights in the machine's memory, 2 reads them again
+    #[arg(long, env, default_value_t = 1, requires = "max_awake_models", value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub sleep_level: u32,
+
+    /// Seconds for which a model stays awake before another may take its place
+    // Where two models are used in turn, no more than half of the time goes into waking models that take as long to wake.
+    #[arg(long, env, default_value_t = 5, requires = "max_awake_models", value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub min_awake_time: u64,
+}
+
+impl BudgetOptions {
+    /// What they mean, if there is a budget.
+    pub fn rules(&self) -> Option<Rules> {
+        let max_awake = self.max_awake_models? as usize;
+        let min_awake = Duration::from_secs(self.min_awake_time);
+        Some(Rules { max_awake, min_awake, sleep_level: self.sleep_level })
+    }
+}
+
+impl FromStr for BudgetOptions {
+    type Err = String;
+
+    /// From JSON, as the launcher writes them.
+    fn from_str(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+}
+
+/// What decides which models are awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// Models that are awake at once.
+    pub max_awake: usize,
+    /// How long one stays awake before another may take its place.
+    pub min_awake: Duration,
+    /// How deep the others sleep.
+    pub sleep_level: u32,
+}
