@@ -49,7 +49,7 @@ impl Models {
     }
 
     /// From now on these are served. Those that were before and are among them stay as they are; returns the others, which
-    /// get no new requests.
+    /// get no new requests. One that was yet to be loaded has none, and may be served under its number now.
     pub async fn replace(&self, entries: Vec<ServedEntry>) -> Vec<(usize, Upstreams)> {
         let mut all = Vec::new();
         for entry in &entries {
@@ -63,7 +63,8 @@ impl Models {
             let place = all.iter().position(|model| model.entry == entry);
             served.extend(place.map(|place| all.swap_remove(place)));
         }
-        all.into_iter().map(|model| (model.entry.number, model.upstreams)).collect()
+        let served_before = all.into_iter().filter(|model| !model.entry.is_loading());
+        served_before.map(|model| (model.entry.number, model.upstreams)).collect()
     }
 
     /// Starts to look at the upstreams of a model.
@@ -138,4 +139,38 @@ impl Model {
 fn unknown(name: &str, served: &[&Model]) -> Error {
     let served = served.iter().flat_map(|model| model.entry.names.iter().cloned()).collect();
     Error::UnknownModel { name: name.chars().take(200).collect(), served }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::served::Rest;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        config: ProxyConfig,
+    }
+
+    fn entry(number: usize, is_loading: bool) -> ServedEntry {
+        let rest = Rest { admin_socket: "/a".into(), devices: Vec::new(), is_loading };
+        // Nobody listens there.
+        let upstreams = vec!["http://127.0.0.1:1".parse().unwrap()];
+        ServedEntry { number, names: vec![format!("m{number}")], upstreams, rest: Some(rest) }
+    }
+
+    #[tokio::test]
+    async fn a_model_that_was_loaded_has_not_gone() {
+        let config = Cli::parse_from(["proxy", "--upstream=http://127.0.0.1:1"]).config;
+        let models = Models::start(&config, &ProxyMetrics::new().unwrap()).await.unwrap();
+        models.replace(vec![entry(1, false), entry(2, true)]).await;
+        let numbers = |gone: Vec<(usize, Upstreams)>| gone.into_iter().map(|it| it.0).collect::<Vec<_>>();
+        assert_eq!(numbers(models.replace(vec![entry(1, false), entry(2, false)]).await), [0; 0]);
+        assert_eq!(models.all().len(), 2);
+        assert_eq!(numbers(models.replace(vec![entry(1, false)]).await), [2]);
+        models.replace(vec![entry(1, false), entry(3, true)]).await;
+        assert_eq!(numbers(models.replace(vec![entry(1, false)]).await), [0; 0], "it could not be loaded");
+    }
 }
