@@ -136,9 +136,9 @@ def test_a_step_with_adapters_waits_for_nothing(
         replayed: list[bool] = []
         run = graphs.run
 
-        def watched(decode: torch.Tensor, kept: None) -> torch.Tensor:
+        def watched(decode: torch.Tensor, **given: Any) -> torch.Tensor:
             replayed.append(len(decode) == 3)
-            return run(decode, kept=kept)
+            return run(decode, **given)
 
         monkeypatch.setattr(graphs, "run", watched)
         Driver(execute_on(engine)).run(sequences(KINDS[:2]))
