@@ -107,7 +107,7 @@ def _held(server: Launched, names: str) -> Iterator[Load]:
 
 
 def test_the_models_beyond_the_budget_sleep_from_the_start_on(server: Launched, admin: AdminSocket) -> None:
-    assert _states(admin) == {"a": "ready", "b": "ready", "c": "asleep"}
+    assert _asleep(admin) == ["c"]
     listed = json.loads(server.get("/v1/models")[1])["data"]
     assert {model["id"]: model["sleep_level"] for model in listed} == {"a": 0, "b": 0, "c": 1}
     levels = [json.loads(server.get(f"/info?model={name}")[1])["sleep_level"] for name in NAMES]
@@ -203,6 +203,8 @@ def test_models_come_and_go_under_the_budget_while_all_are_used(
         assert admin.call("DELETE", "/models/d")[0] == 200
     _check(traffic.records, folders)
     assert sorted(_states(admin)) == list(NAMES)
+    # The place of `d` may be free: who is needed next takes it.
+    _check(Load(server, [_body(name, 8) for name in NAMES]).finish(), folders)
 
 
 def test_a_proxy_that_is_started_again_finds_the_models_as_they_are(
