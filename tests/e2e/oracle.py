@@ -142,3 +142,14 @@ class Oracle:
 def check_nothing_is_left(server: Launched) -> None:
     """I6."""
     wait_until(lambda: not server.children() and not list(server.tmp.glob("penstock-*")), 3 * SLACK)
+
+
+@contextmanager
+def oracle_of_two_shards(
+    tmp: Path, model: Path, max_concurrent: int, bodies: Sequence[dict[str, Any]]
+) -> Iterator[Oracle]:
+    """Knows what two shards of one machine answer."""
+    with two_shards_here(tmp, model, max_concurrent) as server:
+        oracle = Oracle(server, max_concurrent)
+        oracle.learn(bodies)
+        yield oracle

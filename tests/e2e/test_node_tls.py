@@ -13,7 +13,7 @@ from e2e.clients import Load, make_body
 from e2e.faults import MAX_CONCURRENT
 from e2e.hosts import Host, can_be_made, network
 from e2e.launched import Launched, wait_until
-from e2e.oracle import SLACK, Oracle, two_shards_here
+from e2e.oracle import SLACK, Oracle, oracle_of_two_shards
 from e2e.test_nodes import PORT, Cluster
 
 pytestmark = pytest.mark.timeout(400)
@@ -53,9 +53,8 @@ def cluster(
 @pytest.fixture(scope="module")
 def oracle(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
     """Knows what one machine answers."""
-    with two_shards_here(tmp_path_factory.mktemp("one"), model, MAX_CONCURRENT) as launched:
-        oracle = Oracle(launched, MAX_CONCURRENT)
-        oracle.learn(BODIES)
+    one = tmp_path_factory.mktemp("one")
+    with oracle_of_two_shards(one, model, MAX_CONCURRENT, BODIES) as oracle:
         yield oracle
 
 

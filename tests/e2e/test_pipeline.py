@@ -12,7 +12,7 @@ from e2e.conftest import Launch
 from e2e.faults import MAX_CONCURRENT
 from e2e.hosts import Host
 from e2e.launched import Launched
-from e2e.oracle import Oracle, two_shards_here
+from e2e.oracle import Oracle, oracle_of_two_shards
 from e2e.test_nodes import Cluster
 from e2e.test_nodes import hosts as hosts
 
@@ -25,9 +25,8 @@ STAGES = ("--pipeline-parallel-size=2", "--num-shard=2")
 @pytest.fixture(scope="module")
 def known(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
     """What two shards answer."""
-    with two_shards_here(tmp_path_factory.mktemp("one"), model, MAX_CONCURRENT) as alone:
-        oracle = Oracle(alone, MAX_CONCURRENT)
-        oracle.learn(BODIES)
+    one = tmp_path_factory.mktemp("one")
+    with oracle_of_two_shards(one, model, MAX_CONCURRENT, BODIES) as oracle:
         yield oracle
 
 

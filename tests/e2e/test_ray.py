@@ -17,7 +17,7 @@ from e2e.clients import Load, make_body
 from e2e.faults import MAX_CONCURRENT
 from e2e.hosts import can_be_made, network
 from e2e.launched import Launched, arguments, wait_until
-from e2e.oracle import SLACK, Oracle, two_shards_here
+from e2e.oracle import SLACK, Oracle, oracle_of_two_shards
 from e2e.ray_cluster import RayCluster, site_packages
 
 pytestmark = pytest.mark.timeout(400)
@@ -60,9 +60,8 @@ def server(cluster: RayCluster, model: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="module")
 def _known(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
     """What the same model answers in two shards of one machine."""
-    with two_shards_here(tmp_path_factory.mktemp("one"), model, MAX_CONCURRENT) as alone:
-        known = Oracle(alone, MAX_CONCURRENT)
-        known.learn(BODIES)
+    one = tmp_path_factory.mktemp("one")
+    with oracle_of_two_shards(one, model, MAX_CONCURRENT, BODIES) as known:
         yield known
 
 
