@@ -143,16 +143,8 @@ fn unknown(name: &str, served: &[&Model]) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::super::served::Rest;
     use super::*;
-
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        config: ProxyConfig,
-    }
 
     fn entry(number: usize, is_loading: bool) -> ServedEntry {
         let rest = Rest { admin_socket: "/a".into(), devices: Vec::new(), is_loading };
@@ -163,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_model_that_was_loaded_has_not_gone() {
-        let config = Cli::parse_from(["proxy", "--upstream=http://127.0.0.1:1"]).config;
+        let config = ProxyConfig::of_upstream("http://127.0.0.1:1");
         let models = Models::start(&config, &ProxyMetrics::new().unwrap()).await.unwrap();
         models.replace(vec![entry(1, false), entry(2, true)]).await;
         let numbers = |gone: Vec<(usize, Upstreams)>| gone.into_iter().map(|it| it.0).collect::<Vec<_>>();

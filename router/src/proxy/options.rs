@@ -73,6 +73,17 @@ pub struct ProxyConfig {
     pub log: LogOptions,
 }
 
+#[cfg(test)]
+impl ProxyConfig {
+    /// The defaults, for this upstream.
+    pub(super) fn of_upstream(url: &str) -> Self {
+        use clap::FromArgMatches;
+
+        let command = Self::augment_args(clap::Command::new("proxy"));
+        Self::from_arg_matches(&command.get_matches_from(["proxy", "--upstream", url])).unwrap()
+    }
+}
+
 impl ProxyConfig {
     /// Refuses upstreams that are given twice, and names that could mean two models.
     pub fn check(&self) -> Result<(), ProxyError> {

@@ -321,20 +321,13 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use futures::FutureExt;
 
     use super::super::served::Rest;
     use super::*;
 
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        config: ProxyConfig,
-    }
-
     fn upstreams(urls: &[&str]) -> Upstreams {
-        let config = Cli::parse_from(["proxy", "--upstream=http://unused:1"]).config;
+        let config = ProxyConfig::of_upstream("http://unused:1");
         let settings = Settings::new(&config, &ProxyMetrics::new().unwrap()).unwrap();
         let upstreams = urls.iter().map(|url| url.parse().unwrap()).collect();
         Upstreams::new(&ServedEntry { number: 0, names: Vec::new(), upstreams, rest: None }, &settings)
@@ -367,7 +360,7 @@ mod tests {
 
     #[tokio::test]
     async fn while_a_model_falls_asleep_only_what_it_computes_waits() {
-        let config = Cli::parse_from(["proxy", "--upstream=http://unused:1"]).config;
+        let config = ProxyConfig::of_upstream("http://unused:1");
         let settings = Settings::new(&config, &ProxyMetrics::new().unwrap()).unwrap();
         let rest = Rest { admin_socket: "/a".into(), devices: Vec::new(), is_loading: false };
         let (number, names, url) = (3, vec!["a".to_owned()], "http://a:1".parse().unwrap());
