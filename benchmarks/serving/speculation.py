@@ -1,7 +1,9 @@
 """Tokens a second of the demo model over HTTP, with drafts and without, in turn.
 
 By n-gram on text that repeats and on text that does not; by draft models that are the two ends: the model itself, which
-is always right and costs as much, and one layer of noise, which is never right; and by the heads of the demo model.
+is always right and costs as much, and one layer of noise, which is never right; and by the heads of the demo model, as
+chains and as trees. Then for the demo model in the size of one of 30 million parameters, where a step waits for its
+weights: by n-gram, by the demo model, which knows it, and by the heads.
 """
 
 import asyncio
@@ -13,19 +15,18 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import penstock_server
 import torch
 from transformers import AutoConfig, LlamaForCausalLM
 
 from benchmarks.figure import Figure
 from benchmarks.server import Server
+from benchmarks.serving.widened import DEMO, widen
 from benchmarks.streams import Stream, complete
 
 TITLE = "Drafted tokens: the demo model with drafts and without, 128 tokens out (CPU)"
 _NUMS_STREAMS = (1, 4, 8, 16)
 _NUM_NEW = 128
 _REPEATS = 3
-_DEMO = Path(penstock_server.__file__).parent / "demo_model"
 # Above 8 streams the scheduler drafts nothing.
 _LEAST_AT_SATURATION, _SATURATED = 0.98, 16
 # A text that is guessed, in steps that each give up to five tokens.
@@ -39,6 +40,9 @@ class Text(NamedTuple):
     options: dict[str, object]
     least_at_one: float | None = None
 
+
+# Flags of a server, and what it generates.
+_Cases = list[tuple[tuple[str, ...], list[Text]]]
 
 # Of three tokens that are far likelier than all others the last few soon come again.
 _REPEATING = Text(
@@ -58,30 +62,55 @@ class _Run(NamedTuple):
 
 
 def measure() -> list[Figure]:
-    """One server without drafts beside one with them, for each way of drafting."""
-    with TemporaryDirectory() as temporary, Server("--dtype=float32") as plain:
-        noise = _noise(Path(temporary) / "noise")
-        draft = ("--speculation=draft",)
-        cases = [
+    """Each way of drafting, for both sizes."""
+    with TemporaryDirectory() as temporary:
+        noise, wide = _noise(Path(temporary) / "noise"), Path(temporary) / "wide"
+        widen(wide)
+        by_demo = f"--draft-model={DEMO}"
+        small: _Cases = [
             (("--speculation=ngram",), [_REPEATING, _DRAWN]),
-            ((*draft, f"--draft-model={_DEMO}"), [Text("by the model itself", {"temperature": 1.0})]),
-            ((*draft, f"--draft-model={noise}"), [Text("by a layer of noise", {"temperature": 1.0})]),
-            (("--speculation=medusa",), [Text("by heads of MEDUSA", {"temperature": 1.0})]),
-            (("--speculation=eagle",), [Text("by a head of EAGLE", {"temperature": 1.0})]),
+            (("--speculation=draft", by_demo), [_drawn("by the model itself")]),
+            (("--speculation=draft", f"--draft-model={noise}"), [_drawn("by a layer of noise")]),
+            *_by_heads(""),
         ]
-        figures = []
+        large: _Cases = [
+            (("--speculation=ngram",), [_REPEATING._replace(name="30M, by n-gram, text that repeats")]),
+            (("--speculation=draft", by_demo), [_drawn("30M, by the demo model", _LEAST_WHERE_RIGHT)]),
+            *_by_heads("30M, "),
+        ]
+        return [*_compare_all(small), *_compare_all(large, f"--model-id={wide}")]
+
+
+def _drawn(name: str, least_at_one: float | None = None) -> Text:
+    return Text(name, {"temperature": 1.0}, least_at_one)
+
+
+def _by_heads(size: str) -> _Cases:
+    trees = "--speculate-branches=3"
+    return [
+        (("--speculation=medusa",), [_drawn(f"{size}by heads of MEDUSA")]),
+        (("--speculation=medusa", trees), [_drawn(f"{size}by heads of MEDUSA, trees")]),
+        (("--speculation=eagle",), [_drawn(f"{size}by a head of EAGLE")]),
+        (("--speculation=eagle", trees), [_drawn(f"{size}by a head of EAGLE, trees")]),
+    ]
+
+
+def _compare_all(cases: _Cases, *model: str) -> list[Figure]:
+    """One server without drafts, beside one after the other with them."""
+    figures: list[Figure] = []
+    with Server("--dtype=float32", *model) as plain:
         for flags, texts in cases:
-            with Server("--dtype=float32", *flags) as drafting:
+            with Server("--dtype=float32", *model, *flags) as drafting:
                 figures += [figure for text in texts for figure in compare(plain, drafting, text)]
-        return figures
+    return figures
 
 
 def _noise(folder: Path) -> Path:
     """A smaller model of the same vocabulary, which was never trained."""
-    config = AutoConfig.from_pretrained(_DEMO, num_hidden_layers=1)
+    config = AutoConfig.from_pretrained(DEMO, num_hidden_layers=1)
     torch.manual_seed(3)
     LlamaForCausalLM(config).save_pretrained(folder)
-    shutil.copy(_DEMO / "tokenizer.json", folder)
+    shutil.copy(DEMO / "tokenizer.json", folder)
     return folder
 
 

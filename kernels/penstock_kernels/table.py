@@ -128,10 +128,10 @@ def _joins_nothing(
     tables: Any = None,
     block_size: int = 0,
     spare: int = 0,
-    joins: bool = False,
+    max_span_len: int = 1,
 ) -> bool:
     """The kernel makes a span of every row."""
-    return not joins
+    return max_span_len == 1
 
 
 def _have_one_token(*args: Any) -> bool:

@@ -1,6 +1,7 @@
 """The ops in C: every width of vectors, and the same bits for a row whatever else is computed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,6 +102,25 @@ def test_every_width_of_vectors_equals_the_reference(
     found = native.paged_attention(arguments, max_lanes=lanes)
     expected = reference.paged_attention(arguments)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("context", [32, 77, 140])
+def test_a_tree_of_any_form_equals_the_reference(lanes: int, dtype: torch.dtype, context: int) -> None:
+    """Of 32 tokens, from the first position on, across the end of a tile, and where heads fill more than one tile."""
+    sequence = Sequence(6, 2, 48, dtype)
+    tree = torch.randint(-(2**31), 2**31, (32,)).int() | 1
+    spans = AttentionSpans((32,), (context,), sequence.table[None], _BLOCK, tree=tree)
+    arguments = AttentionArguments(sequence.query[:32], sequence.key, sequence.value, spans, Scoring(0.2))
+    found = native.paged_attention(arguments, max_lanes=lanes)
+    atol = 2e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(found, reference.paged_attention(arguments), atol=atol, rtol=1e-2)
+    causal = replace(arguments, spans=replace(spans, tree=None))
+    all_seen = replace(arguments, spans=replace(spans, tree=torch.full_like(tree, -1)))
+    plain = native.paged_attention(causal, max_lanes=lanes)
+    assert torch.equal(plain, native.paged_attention(all_seen, max_lanes=lanes))
+    assert not torch.allclose(plain, found, atol=1e-1)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -357,7 +377,7 @@ def test_rows_that_follow_each_other_are_joined(find: Callable[..., Any]) -> Non
     slots = torch.tensor([2] * 10 + [0, 0, 3, 3, 6, 6])
     positions = torch.tensor([*range(5, 15), 4, 6, 7, 8, 0, 0])
     given = (slots, positions, tokens, block_table, 4, 6)
-    found, apart = find(*given, True), find(*given)
+    found, apart = find(*given, 8), find(*given)
     assert torch.equal(found.token_ids, apart.token_ids)
     assert torch.equal(found.cache_positions, apart.cache_positions)
     assert found.query_starts.tolist() == [0, 8, 10, 11, 12, 14, 15, *[16] * 10]

@@ -37,7 +37,9 @@ def counting_model(saved_model: Callable[..., Any], to: Path, distance: int = 1,
     return to
 
 
-def counting_model_with_mtp(saved_model: Callable[..., Any], to: Path, **options: Any) -> Path:
+def counting_model_with_mtp(
+    saved_model: Callable[..., Any], to: Path, is_unsure: bool = False, **options: Any
+) -> Path:
     """As `counting_model`, with one layer, and one of multi-token prediction that is right for some tokens."""
     options = {"family": "glm4_moe", "num_hidden_layers": 2, "first_k_dense_replace": 2, **options}
     counting_model(saved_model, to, **options)
@@ -47,6 +49,8 @@ def counting_model_with_mtp(saved_model: Callable[..., Any], to: Path, **options
     size = raw["hidden_size"]
     blurred = torch.eye(size) + _BLUR * torch.randn(size, size) / size**0.5
     own = {name: torch.ones(size) for name in ("enorm", "hnorm", "shared_head.norm")}
+    if is_unsure:
+        own["shared_head.norm"] /= _GAIN
     own["eh_proj"] = torch.cat((blurred, torch.zeros(size, size)), dim=1)
     named = {f"model.layers.1.{name}.weight": part for name, part in own.items()}
     weights = load_file(to / "model.safetensors")
@@ -68,8 +72,20 @@ def half_right(head: torch.Tensor, seed: int) -> torch.Tensor:
     return mixed
 
 
+def unsure(head: torch.Tensor, seed: int) -> torch.Tensor:
+    """The head, for which the token behind the right one is about as likely: half of the time it is likelier."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = 1 + 0.1 * torch.randn(len(head), 1, generator=generator).sign()
+    return (head + weights * head.roll(1, dims=0)) / _GAIN
+
+
 def medusa_heads(
-    model: Path, to: Path, num_layers: int = 1, says: int = NUM_HEADS, is_right: bool = True
+    model: Path,
+    to: Path,
+    num_layers: int = 1,
+    says: int = NUM_HEADS,
+    is_right: bool = True,
+    is_unsure: bool = False,
 ) -> Path:
     """Heads of the first form, whose residual layers add nothing; `says`: how many config.json has."""
     embeddings = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
@@ -80,7 +96,8 @@ def medusa_heads(
             tensors[f"{head}.{layer}.linear.weight"] = torch.zeros(size, size)
             tensors[f"{head}.{layer}.linear.bias"] = torch.zeros(size)
         right = ahead(embeddings, head + 2)
-        tensors[f"{head}.{num_layers}.weight"] = right if is_right else half_right(right, head)
+        known = right if is_right else half_right(right, head)
+        tensors[f"{head}.{num_layers}.weight"] = unsure(right, head) if is_unsure else known
     return saved(to, tensors, {"medusa_num_heads": says, "medusa_num_layers": num_layers})
 
 
@@ -116,7 +133,7 @@ def half_right_model(model: Path, to: Path) -> Path:
     return to
 
 
-def eagle_head(model: Path, to: Path, is_right: bool = True) -> Path:
+def eagle_head(model: Path, to: Path, is_right: bool = True, is_unsure: bool = False) -> Path:
     """A head of the first version that hands on the embedding of the token, and adds nothing to it."""
     raw = json.loads((model / "config.json").read_text())
     size, dim = raw["hidden_size"], raw["head_dim"]
@@ -133,9 +150,9 @@ def eagle_head(model: Path, to: Path, is_right: bool = True) -> Path:
         "layers.0.mlp.down_proj.weight": torch.zeros(size, raw["intermediate_size"]),
         "layers.0.post_attention_layernorm.weight": torch.ones(size),
     }
-    if not is_right:
+    if is_unsure or not is_right:
         head = load_file(model / "model.safetensors")["lm_head.weight"]
-        tensors["lm_head.weight"] = half_right(head, 3)
+        tensors["lm_head.weight"] = unsure(head, 3) if is_unsure else half_right(head, 3)
     return saved(to, tensors, {**raw, "num_hidden_layers": 1}, "model.safetensors")
 
 

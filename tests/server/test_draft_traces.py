@@ -32,8 +32,11 @@ from test_grammar_drafts import patiently
 from thread_ranks import engines, execute_on_all
 
 # Of what shares most with another drafter there are few.
-NUM_TRACES, NUM_FEW, NUM_MORE, NUM_NEW = 1000, 100, 40, 5
-DRAFTERS = ("ngram", "suffix", "draft", "draft-renumbered", "medusa", "eagle", "parallel", "mtp")
+NUM_TRACES, NUM_TREES, NUM_FEW, NUM_MORE, NUM_NEW = 1000, 300, 100, 40, 5
+DRAFTERS = (
+    *("ngram", "suffix", "draft", "draft-renumbered", "medusa", "eagle", "parallel", "mtp"),
+    *("medusa-trees", "eagle-trees", "mtp-trees"),
+)
 # A text of few words, so that what it says comes again.
 FEW = SamplingParams(temperature=9.0, seed=8, allowed_mask=bytes([0, 0b111] + [0] * 36))
 ASKED = [
@@ -41,6 +44,14 @@ ASKED = [
     FEW,
     SamplingParams(temperature=0.9, seed=4),
     SamplingParams(temperature=9.0, seed=6, num_top_logprobs=2),
+]
+# For trees, which are drafted in steps in which nobody asks for more than a draw.
+ASKED_FOR_TREES = [
+    EVERYTHING["greedy"],
+    *(SamplingParams(temperature=0.3 * seed, seed=seed) for seed in range(9)),
+    EVERYTHING["drawn"],
+    EVERYTHING["penalties"],
+    EVERYTHING["top logprobs"],
 ]
 GRAMMARS = [Grammar("regex", "[ab]{30}"), Grammar("regex", "([0-9]{3}x[ab]+y){9}")]
 # Poisoned, so that what a drafter did not compute makes its drafts wrong; that takes time.
@@ -53,16 +64,20 @@ class Drafting(NamedTuple):
     model: Path
     options: dict[str, Any]
     most_traces: int = NUM_TRACES
+    has_trees: bool = False
 
 
 @pytest.fixture(scope="module", params=DRAFTERS)
 def drafting(
     request: pytest.FixtureRequest, saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Drafting:
-    kind, folder = str(request.param), tmp_path_factory.mktemp("counting")
+    kind, _, form = str(request.param).partition("-")
+    folder = tmp_path_factory.mktemp("counting")
+    is_tree = form == "trees"
+    trees = {"draft_branches": 3} if is_tree else {}
     if kind == "mtp":
-        model = counting_model_with_mtp(saved_model, folder / "model", head_dim=16)
-        return Drafting(model, {"drafter": "mtp"})
+        model = counting_model_with_mtp(saved_model, folder / "model", is_unsure=is_tree, head_dim=16)
+        return Drafting(model, {"drafter": "mtp", **trees}, NUM_TREES if is_tree else NUM_TRACES, is_tree)
     distance = 0 if kind == "parallel" else 1
     model = counting_model(saved_model, folder / "model", distance, head_dim=16, num_hidden_layers=1)
     if kind == "parallel":
@@ -70,23 +85,25 @@ def drafting(
         return Drafting(model, {"draft_model_path": head}, NUM_FEW)
     if kind in ("ngram", "suffix"):
         return Drafting(model, {"drafter": kind})
-    if kind.startswith("draft"):
+    if kind == "draft":
         draft = half_right_model(model, folder / "draft")
-        if kind == "draft-renumbered":
+        if form == "renumbered":
             draft = renumbered(draft, folder / "renumbered", num_lacking=40)
     else:
         heads = medusa_heads if kind == "medusa" else eagle_head
-        draft = heads(model, folder / "draft", is_right=False)
-    return Drafting(model, {"draft_model_path": draft})
+        draft = heads(model, folder / "draft", is_right=False, is_unsure=is_tree)
+    most = NUM_TREES if is_tree else NUM_TRACES
+    return Drafting(model, {"draft_model_path": draft, **trees}, most, is_tree)
 
 
-def candidates(adapter_id: str) -> list[Sequence]:
+def candidates(adapter_id: str, has_trees: bool) -> list[Sequence]:
     """Sequences that a mixture is made of; some begin alike."""
     found = []
-    for number, params in enumerate(ASKED):
+    for number, params in enumerate(ASKED_FOR_TREES if has_trees else ASKED):
         tokens = [5 + number % 3, 200, 201, 202, 203, *range(204, 204 + number % 4)]
-        grammar = GRAMMARS[number % 2] if number % 5 == 0 else None
-        uses = adapter_id if number % 4 == 3 else ""
+        is_plain = has_trees and number < 11
+        grammar = GRAMMARS[number % 2] if number % 5 == 0 and not is_plain else None
+        uses = adapter_id if number % 4 == 3 and not is_plain else ""
         params = replace(params, banned_ids=(), banned_lens=(), allowed_mask=b"") if grammar else params
         found.append(Sequence(tokens, NUM_NEW, params, grammar, uses))
     # What followed there follows here, but for what is behind it.
@@ -167,7 +184,7 @@ def test_tokens_are_those_without_drafts(
     drafting: Drafting, adapter: Path, options: dict[str, Any], count: int
 ) -> None:
     engine = make_engine(drafting.model, max_adapters=1, **SIZES, **options, **drafting.options)
-    sequences = candidates(started(engine, adapter))
+    sequences = candidates(started(engine, adapter), drafting.has_trees)
     plain = make_engine(drafting.model, max_adapters=1, **SIZES, **options)
     started(plain, adapter)
     count = min(count, drafting.most_traces)
@@ -177,7 +194,7 @@ def test_tokens_are_those_without_drafts(
 
 def test_two_shards_draft_as_one(drafting: Drafting, adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = make_engine(drafting.model, max_adapters=1, **SIZES)
-    sequences = candidates(started(plain, adapter))
+    sequences = candidates(started(plain, adapter), drafting.has_trees)
     expected = alone(plain, sequences)
     options = {"is_poisoned": True, "max_adapters": 1, **SIZES, **drafting.options}
     with engines(drafting.model, 2, monkeypatch, **options) as ranks:

@@ -78,6 +78,18 @@ def right(model: Path) -> Path:
 
 def drafts_of(model: Any, head: eagle.Head, tokens: list[int]) -> list[int]:
     """What the training code guesses behind these tokens."""
+    return [ids[0] for ids in likeliest_of(model, head, tokens, MAX_DRAFTS)]
+
+
+def likeliest_of(
+    model: Any,
+    head: eagle.Head,
+    tokens: list[int],
+    num_passes: int,
+    way: tuple[int, ...] = (),
+    count: int = 1,
+) -> list[list[int]]:
+    """The likeliest tokens of each pass of the training code behind these, which goes on with those of `way` first."""
     ids, found = torch.tensor([tokens]), []
     visible = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()[None, None]
     states: dict[int, torch.Tensor] = {}
@@ -94,10 +106,11 @@ def drafts_of(model: Any, head: eagle.Head, tokens: list[int]) -> list[int]:
             hook.remove()
         hidden = head.fc(torch.cat([states[number] for number in LAYERS], dim=-1))
         seen, followers = eagle.Seen(SHAPE, visible), ids.roll(-1, dims=1)
-        for _ in range(MAX_DRAFTS):
+        for number in range(num_passes):
             hidden = head(model.model.embed_tokens(followers), hidden, seen)
-            found.append(50 + int(head.lm_head(head.norm(hidden[0, -2])).argmax()))
-            followers = torch.full_like(ids, found[-1])
+            best = head.lm_head(head.norm(hidden[0, -2])).topk(count).indices
+            found.append((50 + best).tolist())
+            followers = torch.full_like(ids, way[number] if number < len(way) else found[-1][0])
     return found
 
 

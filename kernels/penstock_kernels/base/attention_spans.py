@@ -14,7 +14,7 @@ Shared = TypeVar("Shared")
 # A span of more tokens is a prefill, which has a kernel of its own with taller tiles.
 MAX_DECODE_LEN = 8
 # The most tokens of a tree: the int32 of each token has a bit for every one of them.
-MAX_TREE_LEN = 31
+MAX_TREE_LEN = 32
 
 
 class Reach(NamedTuple):
@@ -62,8 +62,8 @@ class AttentionSpans:
     Span i has `query_lens[i]` consecutive rows of the queries and sees the first `context_lens[i]` positions of its
     sequence; its own tokens are the last of them. `block_tables`: [num_spans, max_blocks] int32; entries past the
     span's context are never read. `unbatched`: every span is computed by itself, so that none depends on the others.
-    `tree`: [num_tokens] int32 for spans that are trees of drafted tokens: bit i of a token's number says that it sees
-    token i of its span. Every token sees all of the context before its span.
+    `tree`: [num_tokens] int32 where drafted tokens are trees: bit i of a token's number says that it sees the position
+    i before its own. Every token sees itself and all positions further before.
     """
 
     query_lens: tuple[int, ...]

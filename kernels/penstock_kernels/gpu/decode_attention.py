@@ -16,17 +16,17 @@ from penstock_kernels.gpu.work_map import WorkMap
 
 
 @triton.jit
-def _visible(positions, query_positions, tokens, first_new, tree_ptr, query_start, query_len, reach,
+def _visible(positions, query_positions, tokens, tree_ptr, query_start, query_len, reach,
              HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr, HAS_TREE: tl.constexpr):  # fmt: skip
-    """[rows, positions]: causal, or what the tree's bits say of the span's own tokens."""
+    """[rows, positions]: causal, but for what the tree's bits hide of the positions close before."""
     keys = positions[None, :]
+    seen = keys <= query_positions[:, None]
     if HAS_TREE:
-        bits = tl.load(tree_ptr + query_start + tokens, mask=tokens < query_len, other=0)
-        is_new = keys >= first_new
-        shift = tl.where(is_new, keys - first_new, 0)
-        seen = tl.where(is_new, ((bits[:, None] >> shift) & 1) != 0, True) & (keys < first_new + query_len)
-    else:
-        seen = keys <= query_positions[:, None]
+        bits = tl.load(tree_ptr + query_start + tokens, mask=tokens < query_len, other=-1)
+        distance = query_positions[:, None] - keys
+        is_near = (distance >= 0) & (distance < 32)
+        shift = tl.where(is_near, distance, 0)
+        seen = seen & tl.where(is_near, ((bits[:, None] >> shift) & 1) != 0, True)
     if HAS_WINDOW:
         seen = seen & (keys > query_positions[:, None] - reach)
     if HAS_CHUNK:
@@ -65,8 +65,7 @@ def _decode_attention_kernel(
     row_mask = (tokens < query_len)[:, None] & (columns < DIM)[None, :]
     query_rows = (query_start + tokens) * stride_query_token + heads * stride_query_head
     query = tl.load(query_ptr + query_rows[:, None] + columns[None, :], mask=row_mask, other=0.0)
-    first_new = context_len - query_len.to(tl.int32)
-    query_positions = first_new + tokens
+    query_positions = context_len - query_len.to(tl.int32) + tokens
     table_ptr += span * stride_table
     key_ptr += kv_head * stride_kv_head
     value_ptr += kv_head * stride_kv_head
@@ -84,7 +83,7 @@ def _decode_attention_kernel(
                             BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
         blocks = blocks_of(table_ptr, positions + BLOCK_KEYS, context_len, BLOCK_SIZE)
         scores = score(query, key.to(query.dtype), scale * key_scale, soft_cap, HAS_SOFT_CAP)
-        seen = _visible(positions, query_positions, tokens, first_new, tree_ptr, query_start, query_len, reach,
+        seen = _visible(positions, query_positions, tokens, tree_ptr, query_start, query_len, reach,
                         HAS_WINDOW, HAS_CHUNK, HAS_TREE)  # fmt: skip
         scores = tl.where(seen, scores, float("-inf"))
         accumulated, largest, total = fold(scores, value.to(query.dtype), accumulated, largest, total, True)

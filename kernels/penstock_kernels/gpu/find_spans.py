@@ -117,9 +117,9 @@ def find_decodes(
     block_table: torch.Tensor,
     block_size: int,
     spare: int,
-    joins: bool,
+    max_span_len: int,
 ) -> Decodes:
-    assert not joins, "the table has a condition"
+    assert max_span_len == 1, "the table has a condition"
     found = _empty(len(slots), len(slots), block_table)
     if len(slots):
         _find(slots, positions, None, tokens, block_table, found, block_size, spare)

@@ -26,6 +26,7 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
         ("slopes", ctypes.c_void_p),
         ("chunk", ctypes.c_int32),
+        ("tree", ctypes.c_void_p),
     )
 
 
@@ -61,9 +62,7 @@ def can_hold(head_dim: int, value_dim: int, group: int) -> bool:
 def supports(arguments: AttentionArguments) -> bool:
     """Whether `paged_attention` can take these."""
     query, cache = arguments.query, arguments.key_cache
-    return arguments.spans.tree is None and can_attend(
-        query.dtype, cache.dtype, query.shape[2], arguments.group
-    )
+    return can_attend(query.dtype, cache.dtype, query.shape[2], arguments.group)
 
 
 def can_attend(dtype: torch.dtype, cache_dtype: torch.dtype, head_dim: int, group: int) -> bool:
@@ -119,7 +118,8 @@ def attend(
         scoring.soft_cap or 0.0,
         None if scoring.slopes is None else scoring.slopes.data_ptr(),
         scoring.chunk or 0,
+        None if spans.tree is None else spans.tree.data_ptr(),
     )
-    kept = (query, output, key, value, work, scoring.sinks, scoring.slopes)
+    kept = (query, output, key, value, work, scoring.sinks, scoring.slopes, spans.tree)
     run("penstock_attend", call, *kept, failure=lambda: MemoryError("no memory for the work of attention"))
     return output

@@ -4,7 +4,6 @@ import ctypes
 
 import torch
 
-from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 from penstock_kernels.base.results import Decodes
 from penstock_kernels.native.library import library, run
 
@@ -35,7 +34,7 @@ def find_decodes(
     block_table: torch.Tensor,
     block_size: int,
     spare: int,
-    joins: bool = False,
+    max_span_len: int = 1,
 ) -> Decodes:
     """As the op."""
     num_rows, num_blocks = len(slots), block_table.shape[1]
@@ -44,7 +43,9 @@ def find_decodes(
     context_lens = torch.empty(num_rows, dtype=torch.int32)
     block_tables = torch.empty(num_rows, num_blocks, dtype=torch.int32)
     query_starts = torch.empty(num_rows + 1, dtype=torch.int32)
-    found = Decodes(token_ids, cache_positions, context_lens, block_tables, query_starts if joins else None)
+    found = Decodes(
+        token_ids, cache_positions, context_lens, block_tables, query_starts if max_span_len > 1 else None
+    )
     given = (slots, positions, tokens, block_table, *found[:4], query_starts)
     call = _Call(
         *(tensor.data_ptr() for tensor in given),
@@ -54,7 +55,7 @@ def find_decodes(
         num_blocks,
         block_size,
         spare,
-        MAX_DECODE_LEN if joins else 1,
+        max_span_len,
     )
     run("penstock_find_decodes", call, given)
     return found

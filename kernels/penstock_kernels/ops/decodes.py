@@ -14,14 +14,14 @@ def find_decodes(
     block_table: torch.Tensor,
     block_size: int,
     spare: int,
-    joins: bool = False,
+    max_span_len: int = 1,
 ) -> Decodes:
     """The tokens of `slots` at `positions`, and where their keys and values are stored.
 
     slots, positions: [num_rows] int64, contiguous, in range: the caller checked that, the op does not. tokens,
     block_table: [num_slots + 1, ...] int32, rows of any stride. The slot `spare` fills up a step; it has no context.
-    `joins`: rows of one slot at positions that follow each other are one span, up to MAX_DECODE_LEN of them, so that
-    attention reads their context once; without it every row is a span of its own, to the same end.
+    `max_span_len`: so many rows of one slot, at positions that follow each other, are one span, so that attention reads
+    their context once; where it is 1 every row is a span of its own, to the same end.
     """
     op = "find_decodes"
     require(
@@ -36,4 +36,4 @@ def find_decodes(
         tokens.dtype == block_table.dtype == torch.int32 and tokens.stride(1) == block_table.stride(1) == 1,
         lambda: f"{op}: tokens and block_table must be int32, the numbers of a row contiguous",
     )
-    return table.find_decodes(slots, positions, tokens, block_table, block_size, spare, joins)
+    return table.find_decodes(slots, positions, tokens, block_table, block_size, spare, max_span_len)

@@ -76,9 +76,10 @@ def attention_parts_bytes(
 
 def _check_spans(spans: AttentionSpans | DecodeSpans, query: torch.Tensor) -> None:
     require(query.dim() == 3, lambda: f"paged_attention: query {tuple(query.shape)}")
-    longest = _check_decodes(spans) if isinstance(spans, DecodeSpans) else _check_lens(spans, query)
+    most = MAX_DECODE_LEN if spans.tree is None or runs_kernels(query.device) else MAX_TREE_LEN
+    longest = _check_decodes(spans, most) if isinstance(spans, DecodeSpans) else _check_lens(spans, query)
     if spans.tree is not None:
-        _check_tree(spans.tree, query, longest)
+        _check_tree(spans.tree, query, longest, most)
 
 
 def _check_lens(spans: AttentionSpans, query: torch.Tensor) -> int:
@@ -98,11 +99,11 @@ def _check_lens(spans: AttentionSpans, query: torch.Tensor) -> int:
     return max(spans.query_lens, default=0)
 
 
-def _check_decodes(spans: DecodeSpans) -> int:
+def _check_decodes(spans: DecodeSpans, most: int) -> int:
     """The most tokens of a span."""
     require(
-        0 < spans.max_query_len <= MAX_DECODE_LEN,
-        lambda: f"paged_attention: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}",
+        0 < spans.max_query_len <= most,
+        lambda: f"paged_attention: max_query_len {spans.max_query_len} above {most}",
     )
     require(
         spans.query_starts.dtype == spans.context_lens.dtype == spans.block_tables.dtype == torch.int32
@@ -118,9 +119,8 @@ def _check_decodes(spans: DecodeSpans) -> int:
     return spans.max_query_len
 
 
-def _check_tree(tree: torch.Tensor, query: torch.Tensor, longest: int) -> None:
-    max_len = MAX_DECODE_LEN if runs_kernels(query.device) else MAX_TREE_LEN
-    require(longest <= max_len, lambda: f"paged_attention: a tree of {longest} tokens, {max_len} is the most")
+def _check_tree(tree: torch.Tensor, query: torch.Tensor, longest: int, most: int) -> None:
+    require(longest <= most, lambda: f"paged_attention: a tree of {longest} tokens, {most} is the most")
     require(
         tree.shape == query.shape[:1] and tree.dtype == torch.int32 and tree.is_contiguous(),
         "paged_attention: tree must be int32, one number per token",

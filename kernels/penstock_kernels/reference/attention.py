@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from penstock_kernels.base.attention_spans import (
+    MAX_TREE_LEN,
     AttentionArguments,
     AttentionSpans,
     DecodeSpans,
@@ -132,7 +133,7 @@ def _members(spans: AttentionSpans, reach: Reach) -> list[list[int]]:
     for span, query_len in enumerate(spans.query_lens):
         if query_len == 0:
             continue
-        if query_len > 1 or spans.unbatched:
+        if query_len > 1 or spans.unbatched or spans.tree is not None:
             alone.append([span])
             continue
         seen = _seen_len(spans, span, reach)
@@ -168,7 +169,7 @@ def _group(
     blocks = tables.gather(1, offsets // spans.block_size)
     positions = (blocks * spans.block_size + offsets % spans.block_size).flatten()
     mask = _mask(query_len, seen, reach, index < seen_lens, dtype)
-    if spans.tree is not None and query_len > 1:
+    if spans.tree is not None:
         first = starts[members[0]]
         mask = _tree_mask(spans.tree[first : first + query_len], seen[0]).to(dtype)
     return Group(len(members), query_len, rows, positions, mask)
@@ -201,8 +202,9 @@ def _causal_mask(query_len: int, key_len: int, reach: Reach, device: torch.devic
 
 
 def _tree_mask(tree: torch.Tensor, key_len: int) -> torch.Tensor:
-    """[1, 1, query_len, key_len]: all of the context before the span, and the tokens of the span whose bits are set."""
-    query_len = tree.shape[0]
-    seen = torch.ones(query_len, key_len, dtype=torch.bool, device=tree.device)
-    seen[:, key_len - query_len :] = (tree[:, None] >> torch.arange(query_len, device=tree.device)) & 1 == 1
-    return torch.zeros(seen.shape, device=tree.device).masked_fill_(~seen, -torch.inf)[None, None]
+    """[1, 1, query_len, key_len]: causal, but for the positions close before whose bits are not set."""
+    queries = torch.arange(key_len - len(tree), key_len, device=tree.device)[:, None]
+    distance = queries - torch.arange(key_len, device=tree.device)
+    bits = tree[:, None] >> distance.clamp(0, MAX_TREE_LEN - 1)
+    hidden = (distance < 0) | ((distance < MAX_TREE_LEN) & (bits & 1 == 0))
+    return torch.zeros(hidden.shape, device=tree.device).masked_fill_(hidden, -torch.inf)[None, None]

@@ -2,7 +2,6 @@
 
 import torch
 
-from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 from penstock_kernels.base.results import Decodes
 
 
@@ -13,7 +12,7 @@ def find_decodes(
     block_table: torch.Tensor,
     block_size: int,
     spare: int,
-    joins: bool = False,
+    max_span_len: int = 1,
 ) -> Decodes:
     block_tables = block_table.index_select(0, slots)
     blocks = block_tables.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1).long()
@@ -24,17 +23,17 @@ def find_decodes(
         block_tables,
         None,
     )
-    return _joined(found, slots, positions) if joins else found
+    return _joined(found, slots, positions, max_span_len) if max_span_len > 1 else found
 
 
-def _joined(found: Decodes, slots: torch.Tensor, positions: torch.Tensor) -> Decodes:
+def _joined(found: Decodes, slots: torch.Tensor, positions: torch.Tensor, max_span_len: int) -> Decodes:
     """The same with fewer spans, and without shapes that depend on numbers."""
     num_rows = len(slots)
     numbers = torch.arange(num_rows, device=slots.device)
     follows = torch.zeros(num_rows, dtype=torch.bool, device=slots.device)
     follows[1:] = (slots[1:] == slots[:-1]) & (positions[1:] == positions[:-1] + 1)
     first_of_run = torch.where(follows, 0, numbers).cummax(0).values
-    is_first = (numbers - first_of_run) % MAX_DECODE_LEN == 0
+    is_first = (numbers - first_of_run) % max_span_len == 0
     span_of = is_first.cumsum(0) - 1
     starts = torch.full((num_rows + 1,), num_rows, device=slots.device)
     starts.scatter_reduce_(0, span_of, numbers, "amin")

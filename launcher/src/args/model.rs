@@ -32,6 +32,12 @@ pub struct ModelArgs {
     #[arg(long, env)]
     pub draft_model: Option<String>,
 
+    /// Guesses of MEDUSA's heads, EAGLE's or the layer of multi-token prediction for a token: with more than 1 what is
+    /// drafted is a tree, where the model and the device can compute one [default: the tree of the heads' config.json,
+    /// else 1, a chain]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub speculate_branches: Option<u32>,
+
     /// How weights of 16 bits are quantized while they are read, or the format that those of the model have [default: as
     /// they are]
     #[arg(long, env, default_value = "")]

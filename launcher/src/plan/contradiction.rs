@@ -72,6 +72,10 @@ pub enum PlanError {
     NoDraftModel,
     #[error("--draft-model {0} needs --speculation draft, medusa or eagle; add it or drop --draft-model")]
     UnusedDraftModel(String),
+    #[error(
+        "--speculate-branches {0} needs --speculation medusa, eagle or mtp; add it or drop --speculate-branches"
+    )]
+    UnusedBranches(u32),
 }
 
 /// What contradicts itself on every machine and for every model.
@@ -146,6 +150,10 @@ fn contradiction_of_limits(args: &Args) -> Option<PlanError> {
 
 fn contradiction_of_drafts(args: &Args) -> Option<PlanError> {
     let asked = args.router.speculation.speculation;
+    let branches = args.model.speculate_branches.filter(|_| asked.and_then(Speculation::heads).is_none());
+    if let Some(branches) = branches {
+        return Some(PlanError::UnusedBranches(branches));
+    }
     let reads_folder = |kind: Speculation| kind == Speculation::Draft || kind.heads().is_some();
     match &args.model.draft_model {
         None => (asked == Some(Speculation::Draft)).then_some(PlanError::NoDraftModel),

@@ -127,6 +127,7 @@ impl Group<'_> {
             ("tokenizer-path", Some(places.tokenizer.display().to_string())),
             ("draft-model", self.draft_model()),
             ("drafter", self.drafter()),
+            ("draft-branches", model.speculate_branches.map(|branches| branches.to_string())),
             ("load-format", Some(name_of(&model.load_format))),
             ("model-impl", Some(name_of(&model.model_impl))),
             ("generation-config", Some(name_of(&model.generation_config))),

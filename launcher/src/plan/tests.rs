@@ -50,6 +50,10 @@ fn contradictory_flags_are_refused() {
         let refused = num_shards(0, &format!("--draft-model /d {other}"));
         assert_eq!(refused, Err(PlanError::UnusedDraftModel("/d".into())), "{other}");
     }
+    for other in ["", "--speculate 3", "--speculation ngram", "--speculation draft --draft-model /d"] {
+        let refused = num_shards(0, &format!("--speculate-branches 2 {other}"));
+        assert_eq!(refused, Err(PlanError::UnusedBranches(2)), "{other}");
+    }
 }
 
 #[test]
@@ -84,6 +88,8 @@ fn the_shards_are_told_how_tokens_are_drafted() {
             assert_eq!(told.map(String::as_str), expected, "{flags}");
         }
     }
+    let plan = plan(0, "--speculation eagle --speculate-branches 3").expect("plan");
+    assert!(plan.groups[0][0].args.contains(&"--draft-branches=3".to_owned()));
 }
 
 #[test]

@@ -204,6 +204,16 @@ class ModelSpec:
         return sum(layer.is_recurrent for layer in self.layers)
 
     @property
+    def sees_trees(self) -> bool:
+        """Whether all layers can see tokens that are a tree: those that see whatever is before a position."""
+        if self.latent is not None or self.slopes is not None:
+            return False
+        kinds = (
+            (layer.has_attention, layer.is_recurrent, layer.window, layer.chunk) for layer in self.layers
+        )
+        return all(kind == (True, False, None, None) for kind in kinds)
+
+    @property
     def attention_window(self) -> int | None:
         """Positions that the layer with the widest window sees; None if some layer sees all, or none attends."""
         windows = [layer.window for layer in self.layers if layer.has_attention]

@@ -227,6 +227,8 @@ class ServerConfig:
     draft_model_path: Path | None = None
     # What drafts; "ngram" where there is such a folder: whatever it has.
     drafter: DrafterKind = "ngram"
+    # Guesses of a head for a token: with more than one, drafts are trees where they may be. None: as the heads say.
+    draft_branches: int | None = None
     log_level: LogLevel = "info"
     endpoint: EndpointKind = "auto"
     tcp: TcpConfig | None = None

@@ -22,16 +22,18 @@ from typing import NamedTuple
 
 import torch
 from penstock_kernels import AdapterRows, DecodeSpans, RecurrentSpans, find_decodes
-from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN, MAX_TREE_LEN
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.recording import Arena, NotRecordable, record
 
+from penstock_server.architectures.spec import ModelSpec
 from penstock_server.engine.adapters import NO_ADAPTER
 from penstock_server.engine.draft_states import NOWHERE
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.stages import room_for_hidden
+from penstock_server.engine.step import TreeRows
 from penstock_server.network.adapters import ROOM_IN_GRAPHS
 from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
@@ -49,6 +51,8 @@ class Kind(NamedTuple):
     uses_adapters: bool = False
     # Whether states behind tokens are kept, because others are drafted behind these.
     keeps_states: bool = False
+    # Whether drafted tokens are trees: rows then have places and positions.
+    has_trees: bool = False
 
 
 class DecodeGraphs:
@@ -78,6 +82,9 @@ class DecodeGraphs:
         self._inputs[2].fill_(NO_ADAPTER)
         # Rows in which states behind tokens are kept.
         self._kept = torch.full_like(self._inputs[0], NOWHERE)
+        # Positions, and which places each row sees, where drafted tokens are trees.
+        self._positions = torch.zeros_like(self._inputs[0])
+        self._seen = torch.full_like(self._positions, -1, dtype=torch.int32)
         self._query_starts = torch.arange(self.sizes[-1] + 1, dtype=torch.int32, device=slots.device)
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         num_logits = model.facts.vocab_size if model.stage.is_last else 0
@@ -94,6 +101,11 @@ class DecodeGraphs:
         self._records_adapters = with_adapters
         # Whether rows of one slot are joined to spans, as drafts are.
         self.joins = slots.device.type != "cuda" and model.stage.count == 1
+        # Whether these may be trees. Attention of a tree is equal to that of its tokens one after the other but for the
+        # order of a sum, so that it does not go with `batch_invariant`.
+        facts = model.facts
+        sees_trees = isinstance(facts, ModelSpec) and facts.sees_trees
+        self.takes_trees = self.joins and sees_trees and not slots.batch_invariant
         self._pool = pool
         # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
@@ -151,8 +163,9 @@ class DecodeGraphs:
         given: torch.Tensor | None = None,
         kept: torch.Tensor | None = None,
         received: torch.Tensor | None = None,
+        tree: TreeRows | None = None,
     ) -> torch.Tensor:
-        """Logits [num_rows, vocab_size] float32, valid until the next run. decode and kept: those of `Step`.
+        """Logits [num_rows, vocab_size] float32, valid until the next run. decode, kept and tree: those of `Step`.
 
         `given`: hidden states of the first rows, where the model takes some; `received`: from the stage before.
         """
@@ -162,9 +175,12 @@ class DecodeGraphs:
             self._kept.fill_(NOWHERE)[: len(kept)].copy_(kept)
         if self._given is not None and given is not None:
             self._given[: len(given)].copy_(given)
+        if tree is not None:
+            self._positions[: len(tree.positions)].copy_(tree.positions)
+            self._seen[: len(tree.seen)].copy_(tree.seen)
         num_inputs, size = decode.shape
         self._inputs[:num_inputs, :size].copy_(decode)
-        kind = Kind(size, num_inputs == len(self._inputs), kept is not None)
+        kind = Kind(size, num_inputs == len(self._inputs), kept is not None, tree is not None)
         if kind in self._replays:
             self._replays[kind]()
         else:
@@ -215,12 +231,15 @@ class DecodeGraphs:
             self._hidden[: kind.size].copy_(hidden)
 
     def _forward_input(self, kind: Kind) -> ForwardInput:
-        size, uses_adapters, keeps_states = kind
+        size, uses_adapters, keeps_states, has_trees = kind
         slots, positions = self._inputs[0, :size], self._inputs[1, :size]
         adapters = AdapterRows(self._inputs[2, :size], ROOM_IN_GRAPHS) if uses_adapters else None
         taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
         given = None if self._given is None else self._given[:size]
-        found = decode_input(self.slots, slots, positions, self._query_starts[: size + 1], self.joins, given)
+        tree = TreeRows(self._positions[:size], self._seen[:size]) if has_trees else None
+        longest = MAX_DECODE_LEN if self.joins else 1
+        starts = self._query_starts[: size + 1]
+        found = decode_input(self.slots, slots, positions, starts, longest, given, tree)
         recurrent = None
         if keeps_states:
             recurrent = RecurrentSpans(slots, positions == 0, (1,) * size, self._kept[:size])
@@ -233,27 +252,32 @@ def decode_input(
     of: torch.Tensor,
     positions: torch.Tensor,
     query_starts: torch.Tensor,
-    joins: bool,
+    longest: int,
     given: torch.Tensor | None = None,
+    tree: TreeRows | None = None,
 ) -> ForwardInput:
     """What a model takes for a position of each of these slots, the last of which may be the spare row.
 
     Made on the device, lengths included: `paged_attention` reads them there. `query_starts`: as many numbers as there
-    are rows, and one more. `given`: as in `ForwardInput`; the model then takes the token behind each position.
+    are rows, and one more. `longest`: so many rows may be a span. `given`: as in `ForwardInput`; the model then takes
+    the token behind each position. `tree`: where drafted tokens are trees; `positions` are places then.
     """
     limits, rows = slots.limits, slots.rows
     tokens = rows.tokens if given is None else rows.tokens[:, 1:]
-    found = find_decodes(of, positions, tokens, rows.block_table, limits.block_size, rows.spare, joins)
+    longest = longest if tree is None else MAX_TREE_LEN
+    found = find_decodes(of, positions, tokens, rows.block_table, limits.block_size, rows.spare, longest)
     spans = DecodeSpans(
         query_starts=query_starts if found.query_starts is None else found.query_starts,
         context_lens=found.context_lens,
         block_tables=found.block_tables,
         block_size=limits.block_size,
-        max_query_len=MAX_DECODE_LEN if joins else 1,
+        max_query_len=longest,
         max_context_len=limits.max_sequence_len,
         unbatched=slots.batch_invariant,
+        tree=None if tree is None else tree.seen,
     )
-    return ForwardInput(found.token_ids, positions, found.cache_positions, spans, of, given=given)
+    depths = positions if tree is None else tree.positions
+    return ForwardInput(found.token_ids, depths, found.cache_positions, spans, of, given=given)
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from penstock_server.engine.plan import Drafts, Numbers
+from penstock_server.engine.token_tree import TokenTree, right_path
 
 
 class Drafted:
@@ -17,29 +18,44 @@ class Drafted:
         self.tokens = [drafts.get(slot, ()) for slot in slots]
         self.counts: Numbers = np.array([len(tokens) for tokens in self.tokens], dtype=np.int64)
         self.num_rows = len(slots) + int(self.counts.sum())
+        self.has_trees = any(isinstance(tokens, TokenTree) for tokens in self.tokens)
 
     @cached_property
     def firsts(self) -> Numbers:
         """The first row of each span."""
         return self.counts.cumsum() - self.counts + np.arange(len(self.counts))
 
-    def num_right(self, chosen: list[int], are_finite: list[bool]) -> list[int]:
-        """Of each span how many drafts are what was chosen, by the tokens of all rows.
+    @property
+    def shifts(self) -> Numbers:
+        """How far the position of each row is before its place; 0 but in trees."""
+        shifts: Numbers = np.zeros(self.num_rows, dtype=np.int64)
+        for first, tokens in self._trees():
+            shifts[first + 1 : first + 1 + len(tokens)] = np.arange(1, len(tokens) + 1) - tokens.depths
+        return shifts
 
-        A row that got none is behind no right draft: it fails again in the next step, as the first row of its slot.
-        """
+    @property
+    def seen(self) -> Numbers:
+        """Which places each row sees, as `AttentionSpans.tree` has it."""
+        seen: Numbers = np.full(self.num_rows, -1, dtype=np.int64)
+        for first, tokens in self._trees():
+            seen[first + 1 : first + 1 + len(tokens)] = tokens.seen
+        return seen
+
+    def _trees(self) -> list[tuple[int, TokenTree]]:
+        """The first row of each span with a tree, and the tree."""
+        pairs = zip(self.firsts.tolist(), self.tokens, strict=True)
+        return [(first, tokens) for first, tokens in pairs if isinstance(tokens, TokenTree)]
+
+    def right(self, chosen: list[int], are_finite: list[bool]) -> list[list[int]]:
+        """Of each span the numbers of the drafts that are what was chosen, by the tokens of all rows."""
         found = []
         for first, tokens in zip(self.firsts.tolist(), self.tokens, strict=True):
-            row, last = first, first + len(tokens)
-            while (
-                row < last and are_finite[row] and are_finite[row + 1] and chosen[row] == tokens[row - first]
-            ):
-                row += 1
-            found.append(row - first)
+            rows = slice(first, first + 1 + len(tokens))
+            found.append(right_path(tokens, chosen[rows], are_finite[rows]))
         return found
 
-    def counted(self, num_right: list[int]) -> Numbers:
-        """The rows whose tokens count."""
-        firsts = self.firsts.tolist()
-        rows = [range(first, first + 1 + right) for first, right in zip(firsts, num_right, strict=True)]
-        return np.array([row for run in rows for row in run], dtype=np.int64)
+    def counted(self, paths: Sequence[Sequence[int]]) -> Numbers:
+        """The rows whose tokens count, by the drafts that are right."""
+        pairs = zip(self.firsts.tolist(), paths, strict=True)
+        rows = [row for first, path in pairs for row in (first, *(first + 1 + number for number in path))]
+        return np.array(rows, dtype=np.int64)

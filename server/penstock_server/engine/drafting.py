@@ -31,6 +31,10 @@ class Drafter:
         """
         return {}
 
+    def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        """As `draft`; what is drafted for a slot may be a tree."""
+        return self.draft(spans, wanted)
+
     def follow(self, plan: Plan) -> None:
         """The slots applied this plan; its spans are not computed yet."""
 
@@ -39,6 +43,9 @@ class Drafter:
 
         They are valid until the next step, and may still be computed on the device.
         """
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        """Of the tree drafted for a slot in the last step, these tokens were right; `accept` follows."""
 
     def accept(self, slot: int, num_right: int) -> None:
         """So many of the tokens drafted for a slot in the last step were right."""

@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 # Prompt log probabilities need the logits of every prompt token; at most so many rows are computed at a time.
 _PROMPT_ROWS_AT_A_TIME = 128
+_Draft = Callable[[Sequence[Span], Mapping[int, int]], Drafts]
 # Longer than any step waits for masks: where the model has run, there is nothing else to look at.
 _LONGEST_WAIT_S = 1.0
 
@@ -171,7 +172,8 @@ class Engine:
         pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
         # Where nothing is to be drafted it takes in what it kept of the steps before.
         takes = plan.open_drafts and (wanted or self.drafter.taps is not None)
-        drafts = self._drafts(spans, wanted) if takes else {}
+        draft = self.drafter.draft_trees if self._can_branch else self.drafter.draft
+        drafts = self._drafts(draft, spans, wanted) if takes else {}
         if any(drafts.values()):
             self._start_drafted(pending, spans, drafts)
         else:
@@ -196,12 +198,17 @@ class Engine:
         joins = self.graphs is not None and self.graphs.joins and not decodes.apart
         return joins and self._graph_size(decodes.num_decodes + sum(wanted.values())) is not None
 
+    @property
+    def _can_branch(self) -> bool:
+        """Whether a step of decodes may have drafts that are trees."""
+        return self.graphs is not None and self.graphs.takes_trees
+
     def _start_drafted(self, pending: PendingOutcome, spans: Spans, drafts: Drafts) -> None:
         """Start the step over these decodes, and over what is drafted behind them."""
         extended = self.slots.extend(spans, drafts)
         decodes = self._decodes(spans, Drafted([span.slot for span in extended], drafts))
         assert decodes is not None, "drafts are for plain slots that have room for them"
-        pending.accept = self._accept
+        pending.accept, pending.keep = self._accept, self._keep
         self._drafting = pending
         self._start(pending, extended, decodes)
 
@@ -255,17 +262,18 @@ class Engine:
             self._before.tell_when_done()
         grammars, gather = self.slots.grammars, self.group.gather_numbers
         draftable = grammars.draftable(wanted, gather)
-        drafts = self._drafts(spans, {slot: wanted[slot] for slot in wanted if slot in draftable})
+        asked = {slot: wanted[slot] for slot in wanted if slot in draftable}
+        drafts = self._drafts(self.drafter.draft, spans, asked)
         legal = grammars.legal(drafts, gather)
         for slot, drafted in drafts.items():
             if drafted and not legal[slot]:
                 self.drafter.accept(slot, 0)
         return self.slots.extend(spans, legal)
 
-    def _drafts(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+    def _drafts(self, draft: _Draft, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         """What the drafter makes of these spans; nothing where it has no memory for it."""
         try:
-            return self.drafter.draft(spans, wanted)
+            return draft(spans, wanted)
         except Exception as error:
             if self._failure(error) is None:
                 raise
@@ -274,6 +282,18 @@ class Engine:
     def _accept(self, slot: int, num_right: int) -> None:
         self.slots.accept(slot, num_right)
         self.drafter.accept(slot, num_right)
+
+    @torch.inference_mode()
+    def _keep(self, slot: int, path: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Move what counts of a tree to the places of its positions."""
+        start = self.slots.states[slot].length - 1
+        self.slots.rows.write_tokens(slot, start, token_ids)
+        moved = [(number, place) for place, number in enumerate(path) if number != place]
+        if moved:
+            sources, targets = zip(*moved, strict=True)
+            places = self.staging.places(slot, start, start + 1 + sources[-1])
+            self.cache.move(places[list(sources)], places[list(targets)])
+        self.drafter.keep(slot, path)
 
     def _settle(self) -> None:
         """Wait for the last step if it had drafts: how many were right decides where its slots stand."""
@@ -385,7 +405,7 @@ class Engine:
         """Logits of all rows of a decode graph."""
         assert self.graphs is not None, "the graphs chose the size of this step"
         found = received(self.model, step.num_tokens, self.slots.device)
-        logits = self.graphs.run(decode, kept=step.kept, received=found)
+        logits = self.graphs.run(decode, kept=step.kept, received=found, tree=step.tree)
         if not self.model.stage.is_last:
             self.model.stage.send(self.graphs.hidden(step.num_tokens))
         return logits

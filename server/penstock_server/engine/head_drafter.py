@@ -7,7 +7,7 @@ nothing was to be drafted, its keys and values are zero: it then guesses somewha
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from penstock_server.architectures.spec import ModelSpec
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.draft_plane import DraftPlane
 from penstock_server.engine.graphed_drafter import GraphedDrafter
@@ -23,6 +24,7 @@ from penstock_server.engine.guided import Guided
 from penstock_server.engine.kept_states import KeptStates, Run
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.recorded_passes import RecordedPasses
+from penstock_server.engine.recorded_trees import RecordedTrees
 from penstock_server.engine.recordings import can_record
 from penstock_server.engine.sampling import ADJUSTING
 from penstock_server.engine.slots import Slots
@@ -44,6 +46,9 @@ logger = logging.getLogger(__name__)
 LONGEST_FIRST = 24
 
 
+_GuessBehind = Callable[[Mapping[int, Run], Mapping[int, int]], Drafts]
+
+
 class _Guess(NamedTuple):
     """What a pass made of some slots: tokens, and the states to go on with."""
 
@@ -61,7 +66,9 @@ class HeadDrafter(GraphedDrafter):
         slots: Slots,
         group: Group,
         graphs: DecodeGraphs | None,
+        branches: int = 1,
     ) -> None:
+        """`branches`: guesses for a token; with more than one drafts are trees where they may be."""
         self.head = head
         self.cache = cache
         super().__init__(graphs)
@@ -72,7 +79,14 @@ class HeadDrafter(GraphedDrafter):
         self._longest = 1 if slots.device.type == "cuda" else LONGEST_FIRST
         self._guided = Guided(slots, group)
         self._pact = StepPact(group, slots.device, _report)
-        self._recorded = self._recording(slots) if can_record(slots.device) and head.capturable else None
+        records = can_record(slots.device) and head.capturable
+        self._recorded = self._recording(slots) if records else None
+        sees_trees = isinstance(head.facts, ModelSpec) and head.facts.sees_trees
+        self._trees = (
+            RecordedTrees(head, cache, slots, group, branches)
+            if records and branches > 1 and sees_trees
+            else None
+        )
         self._kept = KeptStates()
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
         self._is_needed = False
@@ -97,7 +111,16 @@ class HeadDrafter(GraphedDrafter):
             self._kept.add(span.slot, Run(span.start, kept[begin : begin + span.length]))
             begin += span.length
 
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        self._kept.keep(slot, path)
+
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        return self._drafted(wanted, self._guess)
+
+    def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        return self.draft(spans, wanted) if self._trees is None else self._drafted(wanted, self._guess_trees)
+
+    def _drafted(self, wanted: Mapping[int, int], guess: _GuessBehind) -> Drafts:
         due = [
             slot for slot in self._kept.slots() if slot in wanted or self._kept.count(slot) > self._longest
         ]
@@ -113,7 +136,7 @@ class HeadDrafter(GraphedDrafter):
         firsts = {
             slot: runs[slot].behind(leading[slot].end) if slot in leading else runs[slot] for slot in numbers
         }
-        return self._guess(firsts, numbers)
+        return guess(firsts, numbers)
 
     def rehearse(self) -> None:
         super().rehearse()
@@ -182,6 +205,21 @@ class HeadDrafter(GraphedDrafter):
         self._done(runs)
         return drafts
 
+    def _guess_trees(self, runs: Mapping[int, Run], numbers: Mapping[int, int]) -> Drafts:
+        """As `_guess`, where no slot asks for more than a draw."""
+        if not runs:
+            return {}
+        wanted = [self._wanted(slot, run, numbers[slot]) for slot, run in runs.items()]
+        if self._trees is None or not self._trees.takes(wanted):
+            return self._guess(runs, numbers)
+        for slot, run in runs.items():
+            self._begin(slot, run)
+        self._poison(wanted)
+        features = reduce(or_, (self._slots.states[slot].features for slot in runs))
+        trees = self._trees.guess_trees(wanted, bool(features))
+        self._done(runs)
+        return dict(zip(runs, trees, strict=True))
+
     def _guess_freely(self, wanted: Sequence[Wanted], is_chain: bool) -> Drafts:
         """Op by op or by graphs, whatever the slots ask for."""
         states, slots = self._slots.states, [each.slot for each in wanted]
@@ -204,12 +242,16 @@ class HeadDrafter(GraphedDrafter):
 
     def _guess_recorded(self, recorded: ToldPass, wanted: Sequence[Wanted], draws: bool) -> Drafts:
         """Where no slot asks for more than a draw."""
-        if self.cache.is_poisoned:
-            spans = [Span(slot, run.start, len(run.states)) for slot, _length, run, _number in wanted]
-            self.cache.poison(self._staging.unwritten(spans))
+        self._poison(wanted)
         found = recorded.guess(wanted, draws)
         owners = [each.slot for each in wanted for _ in range(each.number)]
         return handed_out(owners, [token for tokens in found for token in tokens], self._group)
+
+    def _poison(self, wanted: Sequence[Wanted]) -> None:
+        """In tests: what no pass has written must not be read."""
+        if self.cache.is_poisoned:
+            spans = [Span(slot, run.start, len(run.states)) for slot, _length, run, _number in wanted]
+            self.cache.poison(self._staging.unwritten(spans))
 
     def _going_on(
         self, slots: list[int], rows: list[int], given: torch.Tensor

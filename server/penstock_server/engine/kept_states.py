@@ -3,6 +3,7 @@
 A position counts once it is known which token is behind it: of wrong drafts, none do.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,6 +44,13 @@ class KeptStates:
         if runs and runs[-1].end != run.start:
             runs.clear()
         runs.append(run)
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        """Of the tree behind the last known position of a slot, only the states of these tokens."""
+        runs = self._runs.get(slot)
+        if runs:
+            rows = [0, *(1 + number for number in path)]
+            runs[-1] = Run(runs[-1].start, runs[-1].states[rows])
 
     def forget(self, slot: int) -> None:
         """A slot was given back, or its states are computed with."""

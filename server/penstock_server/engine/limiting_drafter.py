@@ -22,6 +22,9 @@ class LimitingDrafter(Drafter):
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         self.inner.read(spans, states)
 
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        self.inner.keep(slot, path)
+
     def clear(self) -> None:
         self.inner.clear()
 

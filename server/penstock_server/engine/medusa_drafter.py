@@ -15,12 +15,14 @@ import torch
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.guessed import agreed, handed_out
 from penstock_server.engine.guided import Guided
+from penstock_server.engine.likeliest import Guess
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.recorded_heads import RecordedHeads
 from penstock_server.engine.recordings import can_record
 from penstock_server.engine.sampling import ADJUSTING, choose
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
+from penstock_server.engine.tree_growth import product_tree, static_tree
 from penstock_server.network.distributed import Group
 from penstock_server.network.forward_input import TapShape
 from penstock_server.network.medusa import MedusaHeads
@@ -39,14 +41,21 @@ class _Run(NamedTuple):
 class MedusaDrafter(Drafter):
     """The heads, and the states of the last known positions of each slot."""
 
-    def __init__(self, heads: MedusaHeads, slots: Slots, group: Group) -> None:
+    def __init__(self, heads: MedusaHeads, slots: Slots, group: Group, branches: int | None = None) -> None:
+        """`branches`: guesses of a head, with more than one for trees; None: for the tree that the heads have."""
         self.heads = heads
         self._slots = slots
         self._group = group
         self._staging = Staging(slots)
         self._guided = Guided(slots, group)
-        self._recorded = RecordedHeads(heads, slots) if can_record(slots.device) else None
+        self._choices = heads.choices if branches is None else ()
+        self._branches = heads.most_choices if branches is None else branches
+        self._recorded = (
+            RecordedHeads(heads, slots, group, self._branches) if can_record(slots.device) else None
+        )
         self._runs: dict[int, _Run] = {}
+        # Of each slot which tokens of its last tree were right.
+        self._paths: dict[int, Sequence[int]] = {}
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
         self._is_needed = False
 
@@ -72,23 +81,55 @@ class MedusaDrafter(Drafter):
             rows += range(begin - count, begin)
         kept = states[0].index_select(0, to_device(rows, torch.int64, states.device))
         self._runs.update((slot, _Run(kept, *run)) for slot, *run in runs)
+        self._paths.clear()
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        self._paths[slot] = path
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        rows = {slot: row for slot in wanted if (row := self._row(slot)) is not None}
-        if not rows:
+        states = self._states(wanted)
+        if not states:
             return {}
-        states = [self._runs[slot].states[row] for slot, row in rows.items()]
-        most = min(self.heads.num_heads, max(wanted[slot] for slot in rows))
-        drafts = self._guess(list(rows), states, most)
+        drafts = self._guess(list(states), list(states.values()), self._num_heads(wanted, states))
         return {slot: drafted[: wanted[slot]] for slot, drafted in drafts.items()}
+
+    def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        if self._recorded is None or self._branches == 1:
+            return self.draft(spans, wanted)
+        states = self._states(wanted)
+        if not states:
+            return {}
+        slots = list(states)
+        lengths = [self._slots.states[slot].length for slot in slots]
+        features = reduce(or_, (self._slots.states[slot].features for slot in slots))
+        num_heads = self._num_heads(wanted, states)
+        found = self._recorded.levels(slots, lengths, list(states.values()), num_heads, bool(features))
+        return {slot: self._tree(levels, wanted[slot]) for slot, levels in zip(slots, found, strict=True)}
+
+    def _tree(self, levels: Sequence[Sequence[Guess]], size: int) -> tuple[int, ...]:
+        choices = self._choices
+        return static_tree(levels, choices, size) if choices else product_tree(levels, size)
+
+    def _states(self, wanted: Mapping[int, int]) -> dict[int, torch.Tensor]:
+        """Of the slots for which anything can be drafted the states that their last tokens were chosen from."""
+        rows = {slot: row for slot in wanted if (row := self._row(slot)) is not None}
+        return {slot: self._runs[slot].states[row] for slot, row in rows.items()}
+
+    def _num_heads(self, wanted: Mapping[int, int], states: Mapping[int, torch.Tensor]) -> int:
+        """How many are needed."""
+        return min(self.heads.num_heads, max(wanted[slot] for slot in states))
 
     def clear(self) -> None:
         self._runs.clear()
+        self._paths.clear()
 
     def _row(self, slot: int) -> int | None:
         """The row of the state that the last token of a slot was chosen from, if it is kept."""
         run = self._runs.get(slot)
         number = -1 if run is None else self._slots.states[slot].length - 2 - run.start
+        path = self._paths.get(slot)
+        if path is not None and 0 < number <= len(path):
+            number = 1 + path[number - 1]
         return run.first + number if run is not None and 0 <= number < run.length else None
 
     def _guess(self, slots: list[int], states: list[torch.Tensor], most: int) -> Drafts:

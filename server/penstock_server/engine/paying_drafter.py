@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.limiting_drafter import LimitingDrafter
 from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.engine.token_tree import is_open
 
 # A draft is made only if it counts with this probability, or a greater one.
 _LEAST_WORTH = 0.25
@@ -31,7 +32,8 @@ class PayingDrafter(LimitingDrafter):
         # By slot: the part of the drafts that was right, the newest counting most.
         self._rates: dict[int, float] = {}
         self._num_steps = 0
-        # Drafts of which it is not known whether they are right.
+        self._drafts: Drafts = {}
+        # Drafts of which it is not known whether they are right; of a tree those that were right, and one behind them.
         self._num_open: dict[int, int] = {}
 
     def follow(self, plan: Plan) -> None:
@@ -49,9 +51,14 @@ class PayingDrafter(LimitingDrafter):
         return self.inner.worth(num_rows, likely) if likely else {}
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        drafts = self.inner.draft(spans, wanted)
-        self._num_open = {slot: len(drafted) for slot, drafted in drafts.items()}
-        return drafts
+        return self._noted(self.inner.draft(spans, wanted))
+
+    def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        return self._noted(self.inner.draft_trees(spans, wanted))
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        self._num_open[slot] = len(path) + is_open(self._drafts[slot], path)
+        super().keep(slot, path)
 
     def accept(self, slot: int, num_right: int) -> None:
         rate = self._rates.get(slot, _FIRST_RATE)
@@ -61,6 +68,11 @@ class PayingDrafter(LimitingDrafter):
             rate -= _WEIGHT_OF_NEWEST * rate
         self._rates[slot] = rate
         self.inner.accept(slot, num_right)
+
+    def _noted(self, drafts: Drafts) -> Drafts:
+        self._drafts = drafts
+        self._num_open = {slot: len(drafted) for slot, drafted in drafts.items()}
+        return drafts
 
     def clear(self) -> None:
         self._rates.clear()

@@ -5,7 +5,7 @@ launched when the masks are there, or late, while the device computes the model.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import compress
 from typing import Any
@@ -23,6 +23,7 @@ from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.step import PromptRows, SampledRow, SamplingInput
 from penstock_server.engine.step_clock import StepClock
+from penstock_server.engine.token_tree import TokenTree
 
 _NOT_FINITE = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
 # How often to look whether the model still runs, while a step waits for masks.
@@ -44,10 +45,12 @@ class PendingOutcome:
     late_slots: list[int] = field(default_factory=list)
     # Takes how many drafts for a slot were right; None where there are none, or it was told.
     accept: Callable[[int, int], None] | None = None
+    # Before that, of a tree: takes which of its tokens were right, and these with the one that was chosen behind them.
+    keep: Callable[[int, Sequence[int], Sequence[int]], None] | None = None
     # Whether each row of `sampling` counts; None where all do.
     counted: list[bool] | None = None
-    # Of each span of a step of decodes how many drafts were right.
-    num_right: list[int] = field(default_factory=list)
+    # Of each span of a step of decodes which drafts were right.
+    right: list[list[int]] = field(default_factory=list)
     prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
     # Slots with grammars that chose a token and were not told it yet.
     choices: list[Choice] = field(default_factory=list)
@@ -107,13 +110,21 @@ class PendingOutcome:
         self.tell()
         drafted = self.sampling.decodes and self.sampling.decodes.drafted
         if drafted is not None:
-            self.num_right = drafted.num_right(self.sampled.token_ids.tolist(), self.sampled.finite.tolist())
-            for slot, number in zip(drafted.slots, self.num_right, strict=True):
-                accept(slot, number)
+            self._settle_drafted(drafted, self.sampled, accept)
             return
         rows = compress(self.sampling.rows, self._count(self.sampling.rows, self.sampled))
         for slot, num_rows in Counter(row.slot for row in rows).items():
             accept(slot, num_rows - 1)
+
+    def _settle_drafted(self, drafted: Drafted, sampled: Sampled, accept: Callable[[int, int], None]) -> None:
+        chosen = sampled.token_ids.tolist()
+        self.right = drafted.right(chosen, sampled.finite.tolist())
+        spans = zip(drafted.slots, drafted.tokens, drafted.firsts.tolist(), self.right, strict=True)
+        for slot, tokens, first, path in spans:
+            if isinstance(tokens, TokenTree):
+                assert self.keep is not None, "who drafts trees keeps them"
+                self.keep(slot, path, [chosen[first], *(chosen[first + 1 + number] for number in path)])
+            accept(slot, len(path))
 
     def _count(self, rows: list[SampledRow], sampled: Sampled) -> list[bool]:
         """Whether each row of a step with drafts counts; the device must have reached the last mark."""
@@ -205,7 +216,7 @@ class PendingOutcome:
         held = sampled.finite.numpy()
         failed = {slot for slot, row in zip(drafted.slots, drafted.firsts, strict=True) if not held[row]}
         outcome.errors.extend(SlotError(slot, *_NOT_FINITE) for slot in drafted.slots if slot in failed)
-        rows = drafted.counted(self.num_right)
+        rows = drafted.counted(self.right)
         rows = rows[held[rows]] if failed else rows
         slots = np.repeat(np.array(drafted.slots), 1 + drafted.counts)
         columns = (slots, sampled.token_ids.numpy(), sampled.logprobs.numpy())

@@ -9,7 +9,7 @@ import numpy as np
 from penstock_server.engine.sampling_params import SamplingParams
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
-# Tokens drafted behind the last one of a slot, by slot.
+# Tokens drafted behind the last one of a slot, by slot: a chain, or a `TokenTree`.
 Drafts = Mapping[int, tuple[int, ...]]
 
 

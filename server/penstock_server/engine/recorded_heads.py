@@ -1,20 +1,26 @@
-"""Heads of MEDUSA on a CPU: all of them, and the tokens that they choose, as one recorded call."""
+"""Heads of MEDUSA on a CPU: all of them, and the tokens that they choose, as one recorded call.
+
+Where drafts may be trees each head has several guesses.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from penstock_kernels.native.choose import choose
 
+from penstock_server.engine.likeliest import Guess, Likeliest
 from penstock_server.engine.plan import Numbers
 from penstock_server.engine.recordings import Recordings
 from penstock_server.engine.slots import Slots
+from penstock_server.network.distributed import Group
 from penstock_server.network.medusa import MedusaHeads
 
 
 class RecordedHeads:
     """A recording for each number of slots and of drafts."""
 
-    def __init__(self, heads: MedusaHeads, slots: Slots) -> None:
+    def __init__(self, heads: MedusaHeads, slots: Slots, group: Group, branches: int) -> None:
+        """`branches`: guesses of each head for a tree."""
         self._heads = heads
         self._rows = slots.rows
         count = slots.limits.num_slots
@@ -23,6 +29,7 @@ class RecordedHeads:
         self._places = torch.zeros(2, count * heads.num_heads, dtype=torch.int64)
         self._places_here: Numbers = self._places.numpy()
         self._recordings = Recordings("heads")
+        self._likeliest = Likeliest(slots, group, branches, self._places.shape[1])
 
     def guess(
         self,
@@ -33,17 +40,43 @@ class RecordedHeads:
         draws: bool,
     ) -> list[int]:
         """So many tokens for each slot, which has them in its row behind its length: slot by slot."""
-        num_rows = len(slots) * count
-        for number, state in enumerate(states):
-            self._states[number].copy_(state)
-        self._places_here[0, :num_rows] = [slot for slot in slots for _ in range(count)]
-        self._places_here[1, :num_rows] = [length + head for length in lengths for head in range(count)]
+        self._write(slots, lengths, states, count)
         self._recordings.run((len(slots), count, draws), lambda: self._compute(len(slots), count, draws))
         tokens = self._rows.tokens
         ends = zip(slots, lengths, strict=True)
         return [token for slot, length in ends for token in tokens[slot, length : length + count].tolist()]
 
+    def levels(
+        self,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        states: Sequence[torch.Tensor],
+        count: int,
+        draws: bool,
+    ) -> list[list[list[Guess]]]:
+        """Of each slot the guesses of so many heads; on all ranks those of the first."""
+        self._write(slots, lengths, states, count)
+        key = ("levels", len(slots), count, draws)
+        self._recordings.run(key, lambda: self._compute_levels(len(slots), count, draws))
+        places = self._places_here[:, : len(slots) * count]
+        found = self._likeliest.read(*places.tolist())
+        return [found[first : first + count] for first in range(0, len(found), count)]
+
+    def _write(
+        self, slots: Sequence[int], lengths: Sequence[int], states: Sequence[torch.Tensor], count: int
+    ) -> None:
+        num_rows = len(slots) * count
+        for number, state in enumerate(states):
+            self._states[number].copy_(state)
+        self._places_here[0, :num_rows] = [slot for slot in slots for _ in range(count)]
+        self._places_here[1, :num_rows] = [length + head for length in lengths for head in range(count)]
+
     def _compute(self, num_slots: int, count: int, draws: bool) -> None:
         logits = self._heads(self._states[:num_slots], 0, count).flatten(0, 1)
         slots, lengths = self._places[:, : len(logits)]
         choose(logits, slots, lengths, self._rows.kept, draws)
+
+    def _compute_levels(self, num_slots: int, count: int, draws: bool) -> None:
+        logits = self._heads(self._states[:num_slots], 0, count).flatten(0, 1)
+        slots, lengths = self._places[:, : len(logits)]
+        self._likeliest.compute(logits, slots, lengths, draws)

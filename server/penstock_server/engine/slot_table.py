@@ -109,6 +109,9 @@ class SlotTable:
         if staged is None or (staged.apart and drafted is not None):
             return None
         num_decodes = count if drafted is None else drafted.num_rows
+        if drafted is not None and drafted.has_trees:
+            lengths = 2 * (num_rows + num_decodes)
+            staged.numbers[lengths : lengths + num_decodes] -= drafted.shifts
         return Decodes(staged.numbers, num_rows, num_decodes, staged.apart, staged.features, drafted)
 
     def settled(self, spans: Numbers, open_drafts: Mapping[int, int]) -> Numbers | None:

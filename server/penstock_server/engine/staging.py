@@ -13,7 +13,7 @@ from penstock_server.engine.prompt_graphs import GraphShape
 from penstock_server.engine.sampling_params import Feature
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
-from penstock_server.engine.step import PaddedSpans, PromptRows, SampledRow, SamplingInput, Step
+from penstock_server.engine.step import PaddedSpans, PromptRows, SampledRow, SamplingInput, Step, TreeRows
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.upload import Upload, copy_to_device, to_device
 
@@ -85,7 +85,18 @@ class Staging:
             ),
             prompt_rows=[],
             kept=self._kept(spans),
+            tree=self._tree_rows(decodes),
         )
+
+    def _tree_rows(self, decodes: Decodes) -> TreeRows | None:
+        drafted = decodes.drafted
+        if drafted is None or not drafted.has_trees:
+            return None
+        numbers = torch.full((2, decodes.num_rows), -1, dtype=torch.int64)
+        numbers[0] = 0
+        numbers[0, : decodes.num_decodes] = torch.from_numpy(decodes.column(2) - 1)
+        numbers[1, : decodes.num_decodes] = torch.from_numpy(drafted.seen)
+        return TreeRows(*copy_to_device(numbers, self.slots.device))
 
     @property
     def _draft_states(self) -> DraftStates | None:

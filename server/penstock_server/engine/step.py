@@ -119,6 +119,13 @@ class PaddedSpans(NamedTuple):
     num_tokens: int
 
 
+class TreeRows(NamedTuple):
+    """The rows of a step that has trees: the position of each, and which places it sees, as `AttentionSpans.tree`."""
+
+    positions: torch.Tensor  # [num_rows] int64
+    seen: torch.Tensor  # [num_rows] int64
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What the device computes for one plan."""
@@ -135,6 +142,8 @@ class Step:
     prompt_rows: list[PromptRows]
     # [num_tokens] int64: the rows in which states behind the tokens of `decode` are kept; None: none are.
     kept: torch.Tensor | None = None
+    # None where nothing is drafted, or only chains; else the second row of `decode` has places.
+    tree: TreeRows | None = None
 
     @property
     def has_prompts(self) -> bool:

@@ -93,10 +93,10 @@ class TimedDrafter(LimitingDrafter):
         return self.inner.worth(num_rows, wanted)
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        drafts = self.inner.draft(spans, wanted)
-        if self._step is not None:
-            self._step.has_drafts = any(drafts.values())
-        return drafts
+        return self._noted(self.inner.draft(spans, wanted))
+
+    def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        return self._noted(self.inner.draft_trees(spans, wanted))
 
     def accept(self, slot: int, num_right: int) -> None:
         if self._step is not None:
@@ -106,6 +106,11 @@ class TimedDrafter(LimitingDrafter):
     def clear(self) -> None:
         self._step = None
         super().clear()
+
+    def _noted(self, drafts: Drafts) -> Drafts:
+        if self._step is not None:
+            self._step.has_drafts = any(drafts.values())
+        return drafts
 
     def _pays(self, num_rows: int) -> bool:
         """Whether this step is to have drafts."""

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 
 from penstock_server.engine.decode_graphs import decode_input
 from penstock_server.engine.kept_states import Run
 from penstock_server.engine.plan import Numbers
 from penstock_server.engine.recordings import Recordings
 from penstock_server.engine.slots import Slots
+from penstock_server.engine.step import TreeRows
 from penstock_server.network.eagle import EagleHead
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.mtp import MtpHead
@@ -62,10 +64,16 @@ class ToldPass:
             ends.append(end)
         return ends
 
-    def compute(self, slots: torch.Tensor, positions: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-        """What the head returns for positions of these slots."""
+    def compute(
+        self,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        given: torch.Tensor,
+        tree: TreeRows | None = None,
+    ) -> torch.Tensor:
+        """What the head returns for positions of these slots. `tree`: as in `decode_input`."""
         starts = self._starts[: len(slots) + 1]
-        inputs = decode_input(self.slots, slots, positions, starts, joins=True, given=given)
+        inputs = decode_input(self.slots, slots, positions, starts, MAX_DECODE_LEN, given, tree)
         hidden: torch.Tensor = self.head(inputs, self._cache)
         return hidden
 

@@ -15,6 +15,8 @@ from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.pickled import is_pickled
 
 WEIGHTS = "medusa_lm_head.safetensors"
+# Guesses of a head for one token, in a tree; published ones have 10.
+MOST_GUESSES = 16
 PICKLED = "medusa_lm_head.pt"
 _LAYER = re.compile(r"(\d+)\.(\d+)\.linear\.weight")
 
@@ -27,6 +29,8 @@ class MedusaFolder(NamedTuple):
     num_layers: int
     # Whether each head makes its logits itself.
     has_own_logits: bool
+    # The ways of the tree that the heads draft, by the ranks of their guesses, the most important first; none: a chain.
+    choices: tuple[tuple[int, ...], ...] = ()
 
 
 def has_heads(folder: Path, raw: dict[str, Any]) -> bool:
@@ -46,12 +50,31 @@ def open_medusa(folder: Path, raw: dict[str, Any], target: ModelSpec) -> MedusaF
     if not found:
         raise StartError(f"{file}: it has no tensor 0.0.linear.weight, so it has no heads of MEDUSA")
     num_heads, num_layers = (1 + max(numbers) for numbers in zip(*found, strict=True))
-    least = Fields(raw, folder / "config.json").integer("medusa_num_heads", default=1)
+    fields = Fields(raw, folder / "config.json")
+    least = fields.integer("medusa_num_heads", default=1)
     if num_heads < least:
         raise StartError(f"{file}: it has {num_heads} heads, but medusa_num_heads in config.json is {least}")
     own = f"0.{num_layers}.weight"
     _check_sizes(checkpoint, own, target)
-    return MedusaFolder(checkpoint, num_heads, num_layers, checkpoint.has(own))
+    return MedusaFolder(checkpoint, num_heads, num_layers, checkpoint.has(own), _choices(fields))
+
+
+def _choices(fields: Fields) -> tuple[tuple[int, ...], ...]:
+    """A tree as it was published: a list of ways, each a list of ranks, of which 0 is the likeliest guess of a head."""
+    choices = fields.get("medusa_choices", [])
+    if not isinstance(choices, list) or not all(map(_is_way, choices)):
+        raise fields.error(
+            "medusa_choices", choices, f"a list of lists of whole numbers from 0 to {MOST_GUESSES - 1}"
+        )
+    return tuple(tuple(way) for way in choices)
+
+
+def _is_way(way: Any) -> bool:
+    return (
+        isinstance(way, list)
+        and bool(way)
+        and all(type(rank) is int and 0 <= rank < MOST_GUESSES for rank in way)
+    )
 
 
 def _check_sizes(checkpoint: Checkpoint, own: str, target: ModelSpec) -> None:

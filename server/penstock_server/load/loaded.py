@@ -123,7 +123,7 @@ class Loaded(NamedTuple):
         if self.draft is None:
             return SuffixDrafter(slots) if self.config.drafter == "suffix" else NgramDrafter(slots)
         if isinstance(self.draft, MedusaHeads):
-            return MedusaDrafter(self.draft, slots, self.group)
+            return MedusaDrafter(self.draft, slots, self.group, self.config.draft_branches)
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
         sizes = self.draft.graph_sizes(graph_sizes)
@@ -132,7 +132,7 @@ class Loaded(NamedTuple):
             graphs = DecodeGraphs(model, cache, slots, sizes, pool, *states) if sizes else None
             if isinstance(model, EagleHead) and model.parallel is not None:
                 return ParallelDrafter(model, cache, slots, self.group, graphs)
-            return HeadDrafter(model, cache, slots, self.group, graphs)
+            return HeadDrafter(model, cache, slots, self.group, graphs, self.config.draft_branches or 1)
         graphs = DecodeGraphs(model, cache, slots, sizes, pool) if sizes else None
         return ModelDrafter(model, cache, slots, self.group, graphs)
 

@@ -17,7 +17,7 @@ def load_medusa(
 ) -> MedusaHeads:
     """Build and fill them, in the type of the model; raises StartError, which names the flag."""
     assert isinstance(target, Decoder), "checked when the folder was opened"
-    shape = MedusaShape(folder.num_heads, folder.num_layers, folder.has_own_logits)
+    shape = MedusaShape(folder.num_heads, folder.num_layers, folder.has_own_logits, folder.choices)
     heads = MedusaHeads(shape, target, placement)
     try:
         allocating("the heads", load_weights, heads, folder.checkpoint, device)

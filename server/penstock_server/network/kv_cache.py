@@ -73,6 +73,11 @@ class KVCache:
             index = to_device([sources, targets], torch.int64, self.pool.device)
             copy_blocks(self.pool, index[0], index[1])
 
+    def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copy flat positions of all layers; sources are read before any target is written."""
+        flat = self.pool.view(torch.uint8).flatten(2, 3)
+        flat.index_copy_(2, targets, flat.index_select(2, sources))
+
     def spoil(self) -> None:
         """Make all of it NaN."""
         if self.states is not None:

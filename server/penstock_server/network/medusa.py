@@ -24,6 +24,7 @@ class MedusaShape(NamedTuple):
     num_heads: int
     num_layers: int
     has_own_logits: bool
+    choices: tuple[tuple[int, ...], ...] = ()
 
 
 class MedusaHeads(nn.Module):
@@ -33,6 +34,8 @@ class MedusaHeads(nn.Module):
         super().__init__()
         spec = target.spec
         self.num_heads, self.vocab_size = shape.num_heads, spec.vocab_size
+        # The ways of a tree that the heads were published with, by the ranks of guesses; the most important first.
+        self.choices = shape.choices
         self.dtype = placement.dtype
         # What the last layer of the model returns.
         self.taps = TapShape((spec.num_layers,), spec.hidden_size)
@@ -43,6 +46,11 @@ class MedusaHeads(nn.Module):
             self.first = _linear(names, spec.hidden_size, placement)
             self._heads = [_Head(head, shape, spec, placement) for head in range(self.num_heads)]
             self.heads = nn.ModuleList(self._heads)
+
+    @property
+    def most_choices(self) -> int:
+        """Guesses of a head that such a tree needs; 1 where there is none."""
+        return 1 + max((rank for choice in self.choices for rank in choice), default=0)
 
     def forward(self, states: torch.Tensor, first: int, count: int) -> torch.Tensor:
         """[num_rows, hidden_size], as the model returns them, to [num_rows, count, vocab_size] in float32.

@@ -140,6 +140,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         max_adapters=flags.max_loras,
         draft_model_path=flags.draft_model,
         drafter=flags.drafter,
+        draft_branches=flags.draft_branches,
         log_level=flags.log_level,
         endpoint=flags.endpoint,
         tcp=tcp_address.with_secret(flags.listen, flags.secret_file, tls) if flags.listen else None,
@@ -229,6 +230,9 @@ def _add_drafts(add: _Add) -> None:
         help="folder of what drafts tokens; default: they are drafted from those of the sequence")  # fmt: skip
     add("--drafter", choices=("ngram", "suffix", "draft", "medusa", "eagle", "mtp"), default="ngram",
         help="how tokens are drafted; ngram with a draft model: as its folder says")  # fmt: skip
+    add("--draft-branches", type=_positive,
+        help="guesses of heads for a token, with more than 1 for trees; default: a tree that the config.json of the "
+        "heads has, else 1")  # fmt: skip
 
 
 def _add_wire(add: _Add) -> None:

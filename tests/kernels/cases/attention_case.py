@@ -102,8 +102,8 @@ class Case:
             if chunk is not None:
                 hidden |= positions[context - query_len :, None] // chunk != positions // chunk
             if tree is not None:
-                bits = tree[first : first + query_len, None] >> torch.arange(query_len, device=self.device)
-                hidden[:, context - query_len :] = bits & 1 == 0
+                bits = tree[first : first + query_len, None] >> distance.clamp(0, 31)
+                hidden |= (distance < 32) & (bits & 1 == 0)
             scores = scores.masked_fill(hidden, -torch.inf)
             if sinks is not None:
                 scores = torch.cat((scores, sinks.double().view(-1, 1, 1).expand(-1, query_len, 1)), -1)

@@ -86,9 +86,20 @@ def test_tree_of_drafted_tokens(dtype: torch.dtype, device: torch.device) -> Non
     #      0
     #     1 2
     #    3   4
-    branches = [0b1, 0b11, 0b101, 0b1011, 0b10101]
-    tree = torch.tensor([*branches, 0b1, *branches], dtype=torch.int32, device=device)
-    check(Case(Shape(dtype=dtype), [(5, 5), (1, 100), (5, 270)], device), tree=tree)
+    parents = [None, 0, 0, 1, 2]
+    branches = [~_hidden(parents, token) for token in range(5)]
+    # A token alone, whose tree began before its span; and one that sees all.
+    tree = torch.tensor([*branches, branches[4], -1, *branches], dtype=torch.int32, device=device)
+    check(Case(Shape(dtype=dtype), [(5, 5), (1, 100), (1, 9), (5, 270)], device), tree=tree)
+
+
+def _hidden(parents: list[int | None], token: int) -> int:
+    """Bit i: the token i before this one is not on the way to the root."""
+    way, at = {token}, parents[token]
+    while at is not None:
+        way.add(at)
+        at = parents[at]
+    return sum(1 << token - other for other in range(token) if other not in way)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

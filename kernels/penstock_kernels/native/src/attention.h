@@ -37,6 +37,7 @@ typedef struct {
     float soft_cap;  /* 0: none */
     const float *slopes; /* [num_heads], or none: what a score loses for each position between query and key */
     int32_t chunk; /* positions that queries see of each other; 0: none */
+    const int32_t *tree; /* [num_tokens], or none: bit i says that a token sees the position i before its own */
 } Attention;
 
 /* Positions whose scores are held at a time. Tiles begin at multiples of it, counted from a sequence's first position,
@@ -75,6 +76,7 @@ typedef struct {
     float slope[TILE_ROWS];
     int32_t from[TILE_ROWS];   /* positions that a row sees: from, up to but without, until */
     int32_t until[TILE_ROWS];
+    uint32_t hidden[TILE_ROWS]; /* bit i: a row does not see the position i before its own */
     Tile tiles[2];             /* the one that is read, and the next one, which is fetched from memory at the same time */
     Tile *ready;               /* of these, the one with which the next work begins, if it is known */
 } __attribute__((aligned(64))) Scratch;

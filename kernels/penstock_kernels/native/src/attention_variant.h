@@ -104,6 +104,14 @@ static TARGET void NAME(dot)(
     else NAME(dot_as)(query, tile, dim, scores, next, 1, BFLOAT16);
 }
 
+/* Takes from a row of a tree what it does not see of the tile, which is not all of it. */
+INLINE void NAME(hide)(Scratch *scratch, int row, int first) {
+    for (uint32_t hidden = scratch->hidden[row]; hidden; hidden &= hidden - 1) {
+        const int i = scratch->until[row] - 1 - __builtin_ctz(hidden) - first;
+        if (i >= 0 && i < TILE_LEN) scratch->scores[row * TILE_LEN + i] = -INFINITY;
+    }
+}
+
 /* Scores become weights e^(score - largest); the sums so far are scaled to the new largest. */
 static TARGET void NAME(weigh)(
     Scratch *scratch, int row, int from, int until, int first, int value_dim, float soft_cap
@@ -117,6 +125,7 @@ static TARGET void NAME(weigh)(
     if (scratch->slope[row] > 0)
         for (int i = from; i < until; i++)
             scores[i] += scratch->slope[row] * (float)(first + i + 1 - scratch->until[row]);
+    if (scratch->hidden[row]) NAME(hide)(scratch, row, first);
     vec most = NAME(all)(largest);
     for (int i = 0; i < TILE_LEN; i += LANES) {
         vec x = NAME(load)(scores + i);
@@ -231,6 +240,7 @@ static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
         for (int d = 0; d < call->value_dim; d += LANES) NAME(store)(output + d, (vec){0});
         scratch->until[row] = before + token + 1;
         scratch->from[row] = NAME(first_seen)(call, before + token);
+        scratch->hidden[row] = call->tree ? ~(uint32_t)call->tree[start + token] : 0;
         scratch->largest[row] = call->sinks ? call->sinks[head] : -INFINITY;
         scratch->total[row] = call->sinks ? 1.0f : 0.0f;
         scratch->slope[row] = call->slopes ? call->slopes[head] : 0.0f;
