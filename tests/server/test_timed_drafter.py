@@ -10,6 +10,7 @@ from penstock_server.engine.plan import Admit, Drafts, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.timed_drafter import TimedDrafter
 from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import TapShape
 
 
 class Willing(Drafter):
@@ -50,6 +51,50 @@ def test_drafts_that_cost_more_than_they_give_end() -> None:
     assert server.run(7) == [True] * 7
     server.run(30)
     assert sum(server.run(640)) == 10, "one step of 64 tries"
+
+
+class Reading(Willing):
+    """Reads hidden states, too."""
+
+    def __init__(self) -> None:
+        self.num_read = self.num_asked = 0
+
+    @property
+    def taps(self) -> TapShape:
+        return TapShape((1,), 4)
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        self.num_asked += 1
+        return super().draft(spans, wanted)
+
+    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
+        self.num_read += 1
+
+
+def test_who_drafts_rests_where_that_does_not_pay() -> None:
+    """It is told prompts, and asked behind them; and told the last steps before one that tries again."""
+    server, reading = Server(lambda has_drafts: 9.0 if has_drafts else 1.0, right=0), Reading()
+    drafter, states = server.drafter, torch.zeros(1, 1, 4)
+    drafter.inner = reading
+    server.run(64)
+    reading.num_read = reading.num_asked = 0
+    told = []
+    for step in range(100):
+        wanted = {0: 2}
+        drafter.follow(Plan(1, step, spans=[Span(0, 9, 1)], open_drafts=wanted))
+        if (worth := drafter.worth(2, wanted)) or drafter.takes_in:
+            drafter.draft([], worth)
+        before = reading.num_read
+        drafter.read([Span(0, 9, 1)], states)
+        told.append(reading.num_read > before)
+    first = told.index(True)
+    assert sum(told) == 9, "eight steps, and the one with drafts"
+    assert all(told[first : first + 9])
+    assert reading.num_asked == sum(told) + 1, "and once behind them, for what it was told last"
+    drafter.read([Span(1, 0, 30), Span(0, 9, 1)], states)
+    assert drafter.takes_in
+    drafter.draft([], {})
+    assert not drafter.takes_in
 
 
 def test_drafts_that_pay_go_on() -> None:

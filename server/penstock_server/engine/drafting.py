@@ -20,6 +20,11 @@ class Drafter:
         """The hidden states of the model that `read` is told; None: none are, and steps leave none."""
         return None
 
+    @property
+    def takes_in(self) -> bool:
+        """Whether it is asked in steps in which nothing is to be drafted, too: it may compute with what it was told."""
+        return self.taps is not None
+
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
         """Of what may be drafted, by slot, what is likely to pay in a step of so many rows. Asked once for a step."""
         return wanted

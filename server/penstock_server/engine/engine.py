@@ -171,7 +171,7 @@ class Engine:
             return self._launch_spans(plan, wanted, errors, late_slots, clock)
         pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
         # Where nothing is to be drafted it takes in what it kept of the steps before.
-        takes = plan.open_drafts and (wanted or self.drafter.taps is not None)
+        takes = plan.open_drafts and (wanted or self.drafter.takes_in)
         draft = self.drafter.draft_trees if self._can_branch else self.drafter.draft
         drafts = self._drafts(draft, spans, wanted) if takes else {}
         if any(drafts.values()):

@@ -19,6 +19,10 @@ class LimitingDrafter(Drafter):
     def taps(self) -> TapShape | None:
         return self.inner.taps
 
+    @property
+    def takes_in(self) -> bool:
+        return self.inner.takes_in
+
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         self.inner.read(spans, states)
 

@@ -2,16 +2,22 @@
 
 What a draft costs depends on the drafter, the model and the machine, and can be more than it gains. Times differ
 between ranks, so the first rank's decision is that of all.
+
+Where drafts do not pay, the other drafter rests: it is told prompts alone. What it then lacks makes its drafts worse,
+so before the next step with drafts it is told some steps.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
 
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.limiting_drafter import LimitingDrafter
-from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.network.distributed import Group
 
 # So many steps of a kind have to be measured before it is compared.
@@ -20,9 +26,19 @@ _FEWEST = 4
 _FIRST_PERIOD = 8
 # One of so many steps is of the other kind, to see whether it has become faster.
 _PERIOD = 64
+# In so many steps before that it does not rest.
+_AWAKE = 8
 _WEIGHT_OF_NEWEST = 0.1
 # A step counts as no longer than so many times the mean: behind the last step of a request there may be a pause.
 _LONGEST = 4.0
+
+
+class _Decision(IntEnum):
+    """What is done in a step."""
+
+    REST = 0
+    NO_DRAFTS = 1
+    DRAFTS = 2
 
 
 @dataclass(slots=True)
@@ -72,6 +88,9 @@ class TimedDrafter(LimitingDrafter):
         # By the number of rows, and whether there were drafts.
         self._paces: dict[tuple[int, bool], _Pace] = defaultdict(_Pace)
         self._num_asked = 0
+        self._rests = False
+        # Whether it was told anything since it was asked last.
+        self._is_told = False
         # The step since the last plan, if all of its spans are open: others compute more than decodes.
         self._step: _Step | None = None
 
@@ -88,9 +107,19 @@ class TimedDrafter(LimitingDrafter):
         if not wanted:
             return {}
         self._num_asked += 1
-        if not self._group.gather_numbers(self._pays(num_rows))[0][0]:
-            return {}
-        return self.inner.worth(num_rows, wanted)
+        decision = self._group.gather_numbers(self._decision(num_rows))[0][0]
+        self._rests = decision == _Decision.REST
+        return self.inner.worth(num_rows, wanted) if decision == _Decision.DRAFTS else {}
+
+    @property
+    def takes_in(self) -> bool:
+        return super().takes_in and (self._is_told or not self._rests)
+
+    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
+        if self._rests and (Spans.of(spans).numbers[2] == 1).all():
+            return
+        self._is_told = True
+        super().read(spans, states)
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         return self._noted(self.inner.draft(spans, wanted))
@@ -105,19 +134,24 @@ class TimedDrafter(LimitingDrafter):
 
     def clear(self) -> None:
         self._step = None
+        self._rests = self._is_told = False
         super().clear()
 
     def _noted(self, drafts: Drafts) -> Drafts:
+        self._is_told = False
         if self._step is not None:
             self._step.has_drafts = any(drafts.values())
         return drafts
 
-    def _pays(self, num_rows: int) -> bool:
-        """Whether this step is to have drafts."""
+    def _decision(self, num_rows: int) -> _Decision:
         drafted, plain = self._paces[num_rows, True], self._paces[num_rows, False]
         if not plain.is_known:
-            return self._num_asked % _FIRST_PERIOD != 0
+            return _Decision.DRAFTS if self._num_asked % _FIRST_PERIOD else _Decision.NO_DRAFTS
         if not drafted.is_known:
-            return True
-        pays = drafted.seconds_of_token <= plain.seconds_of_token
-        return pays != (self._num_asked % _PERIOD == 0)
+            return _Decision.DRAFTS
+        place = self._num_asked % _PERIOD
+        if drafted.seconds_of_token <= plain.seconds_of_token:
+            return _Decision.DRAFTS if place else _Decision.NO_DRAFTS
+        if place == 0:
+            return _Decision.DRAFTS
+        return _Decision.NO_DRAFTS if place >= _PERIOD - _AWAKE else _Decision.REST
