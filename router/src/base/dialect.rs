@@ -26,7 +26,10 @@ pub enum Dialect {
     /// `/v1/messages`.
     Messages,
     /// `/v1/responses`.
-    Responses,
+    Responses {
+        /// The field with the grammar.
+        grammar: &'static str,
+    },
     /// Ollama's routes, `/api/chat` and `/api/generate`.
     Ollama {
         /// The field with the prompt: `messages` or `prompt`.
@@ -43,6 +46,8 @@ pub enum Dialect {
 impl Dialect {
     /// The dialect of a chat completion that sets no maximum length.
     pub const CHAT: Self = Self::Chat { max_tokens: "max_tokens", grammar: "response_format" };
+    /// The dialect of responses whose grammar is the format of their text.
+    pub const RESPONSES: Self = Self::Responses { grammar: "text.format" };
     /// The dialect of a completion that sets no number of choices.
     pub const COMPLETIONS: Self =
         Self::Completions { max_tokens: "max_tokens", best_of: "n", grammar: "response_format" };
@@ -56,14 +61,16 @@ impl Dialect {
             (Self::Infill, "inputs") => "input_prefix",
             (Self::Infill, "suffix") => "input_suffix",
             (Self::Infill, "max_new_tokens") => "n_predict",
-            (Self::Completions { grammar, .. } | Self::Chat { grammar, .. }, "grammar") => grammar,
-            (Self::Responses, "grammar") => "text.format",
-            (Self::Responses, "verbosity") => "text.verbosity",
+            (
+                Self::Completions { grammar, .. } | Self::Chat { grammar, .. } | Self::Responses { grammar },
+                "grammar",
+            ) => grammar,
+            (Self::Responses { .. }, "verbosity") => "text.verbosity",
             (Self::Messages, "grammar") => "output_config.format",
             (Self::Completions { .. } | Self::Grpc, "inputs") => "prompt",
             (Self::Chat { .. } | Self::Messages, "inputs") => "messages",
-            (Self::Responses, "inputs") => "input",
-            (Self::Responses, "max_new_tokens") => "max_output_tokens",
+            (Self::Responses { .. }, "inputs") => "input",
+            (Self::Responses { .. }, "max_new_tokens") => "max_output_tokens",
             (Self::Completions { max_tokens, .. } | Self::Chat { max_tokens, .. }, "max_new_tokens") => {
                 max_tokens
             }
@@ -72,7 +79,7 @@ impl Dialect {
             (_, "min_new_tokens") => "min_tokens",
             (Self::Completions { best_of, .. }, "best_of") => best_of,
             (Self::Chat { .. } | Self::Grpc, "best_of") => "n",
-            (Self::Chat { .. } | Self::Responses | Self::Grpc, "top_n_tokens") => "top_logprobs",
+            (Self::Chat { .. } | Self::Responses { .. } | Self::Grpc, "top_n_tokens") => "top_logprobs",
             (Self::Completions { .. }, "top_n_tokens") => "logprobs",
             (Self::Completions { .. } | Self::Chat { .. }, "truncate") => "truncate_prompt_tokens",
             (_, name) => name,
@@ -90,7 +97,7 @@ impl Dialect {
     /// The path of a field of a custom tool; `number` is the tool's index, from 0.
     pub fn custom_tool(self, number: usize, field: &str) -> String {
         match self {
-            Self::Responses => format!("tools[{number}].{field}"),
+            Self::Responses { .. } => format!("tools[{number}].{field}"),
             _ => format!("tools[{number}].custom.{field}"),
         }
     }
@@ -98,7 +105,7 @@ impl Dialect {
     /// The path of a field of a tool's function; `number` is the tool's index, from 0.
     pub fn tool(self, number: usize, field: &str) -> String {
         match self {
-            Self::Messages | Self::Responses => format!("tools[{number}].{field}"),
+            Self::Messages | Self::Responses { .. } => format!("tools[{number}].{field}"),
             _ => format!("tools[{number}].function.{field}"),
         }
     }
@@ -131,7 +138,7 @@ mod tests {
     #[test]
     fn paths_of_tools_follow_the_dialect() {
         assert_eq!(Dialect::CHAT.tool_parameters(2), "tools[2].function.parameters");
-        assert_eq!(Dialect::Responses.tool_parameters(0), "tools[0].parameters");
+        assert_eq!(Dialect::RESPONSES.tool_parameters(0), "tools[0].parameters");
         assert_eq!(Dialect::Messages.tool_parameters(1), "tools[1].input_schema");
         assert_eq!(Dialect::Messages.tool(1, "name"), "tools[1].name");
     }

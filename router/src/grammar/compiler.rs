@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
-use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::{
+    ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie, TokenId,
+};
 use llguidance::{Matcher, ParserFactory};
 use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::Value;
@@ -18,6 +20,9 @@ const MAX_LEXER_STATES: usize = 50_000;
 /// Most entries of a schema that may be open at once; the same limit as in the shard's `matchers.py`. An optional
 /// property takes four.
 const MAX_ITEMS_IN_ROW: usize = 4_000;
+/// Where no more tokens than these are legal at first, what is behind each is looked at, too: a text that is forced may be
+/// too long for the limits, which is found out only when its first token is taken in.
+const MAX_FOLLOWED: usize = 4;
 const MAX_REASON_CHARS: usize = 300;
 /// Errors of llguidance that do not name the keyword at fault, and the keywords that may cause each. Lengths become
 /// regular expressions, too, of the form `(?s:.{`.
@@ -36,7 +41,8 @@ const ADVICE: &str = ". Enable 'coerce_one_of'";
 
 /// Errors of llguidance in its own terms, and what they mean for a client; the same as in the shard's
 /// `constrained_slot.py`.
-const IN_WORDS: [(&str, &str); 6] = [
+const IN_WORDS: [(&str, &str); 7] = [
+    ("; ff_tokens)", "it forces a text that is too long or has no end"),
     ("Too many items", TOO_MANY),
     ("Current row has", TOO_MANY),
     ("ParserTooComplex", TOO_MANY),
@@ -71,11 +77,15 @@ impl Compiler {
         Ok(Self { factory })
     }
 
-    /// Compiles a grammar and computes the first mask; the error is the reason for the client.
+    /// Compiles a grammar and computes the first masks; the error is the reason for the client.
     pub fn check(&self, grammar: &Grammar) -> Result<(), String> {
         let explain = |error: &dyn Display| in_short(&with_keyword(grammar, &in_words(&error.to_string())));
-        let mask = self.matcher(grammar)?.compute_mask().map_err(|error| explain(&error))?;
-        if mask.is_zero() { Err("it allows no output".to_owned()) } else { Ok(()) }
+        let mut matcher = self.matcher(grammar)?;
+        let mask = next(&mut matcher).map_err(|error| explain(&error))?;
+        if mask.is_zero() {
+            return Err("it allows no output".to_owned());
+        }
+        few(&mask).try_for_each(|token| follow(matcher.deep_clone(), token)).map_err(|error| explain(&error))
     }
 
     /// The work that a grammar costs, in units of llguidance that do not depend on the machine: of its lexer, and items
@@ -100,6 +110,33 @@ impl Compiler {
 
     fn matcher(&self, grammar: &Grammar) -> Result<Matcher, String> {
         Ok(Matcher::new(self.factory.create_parser(parse(grammar)?)))
+    }
+}
+
+/// The tokens of a mask that allows few.
+fn few(mask: &SimpleVob) -> impl Iterator<Item = TokenId> {
+    let tokens = if mask.num_set() <= MAX_FOLLOWED { mask.to_list() } else { Vec::new() };
+    tokens.into_iter()
+}
+
+/// What may come next. As in the shard, whose tokenizer is exact, the text that is forced is found first.
+fn next(matcher: &mut Matcher) -> Result<SimpleVob, String> {
+    matcher.compute_ff_bytes();
+    matcher.compute_mask().map_err(|error| error.to_string())
+}
+
+/// Takes in a token, and one more if that is forced then.
+fn follow(mut matcher: Matcher, token: TokenId) -> Result<(), String> {
+    matcher.consume_token(token).map_err(|error| error.to_string())?;
+    if matcher.is_stopped() {
+        return Ok(());
+    }
+    let mask = next(&mut matcher)?;
+    match mask.first_bit_set() {
+        Some(forced) if mask.num_set() == 1 => {
+            matcher.consume_token(forced as TokenId).map_err(|error| error.to_string())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -183,6 +220,7 @@ mod tests {
         ] {
             assert_eq!(in_words(error), TOO_MANY);
         }
+        assert!(in_words("Too many items (limit 50000; ff_tokens); try").contains("has no end"));
         assert_eq!(in_words("NoExtensionBias"), "the output cannot go on");
         assert_eq!(in_short(&in_words("no such rule\n<non-verbose/>")), "no such rule");
     }

@@ -86,12 +86,14 @@ impl Reader {
         }
     }
 
-    /// `{"json_schema": {"name", "schema", "strict"}}`, or TGI's `{"value": {"name", "schema"}}`.
+    /// `{"json_schema": {"name", "schema", "strict"}}`, TGI's `{"value": {"name", "schema"}}`, or the schema beside the type
+    /// as llama.cpp and SGLang have it.
     fn json_schema(&self, given: &Value) -> Result<Grammar, Error> {
         let Some(usual) = self.schema_in else { return self.schema_or_any("schema", &given["schema"]) };
         let fields = [usual, "json_schema", "value"];
         let name = fields.into_iter().find(|field| !given[*field].is_null()).unwrap_or(usual);
         match &given[name] {
+            Value::Null if !given["schema"].is_null() => self.schema("schema", &given["schema"]),
             Value::Object(_) => self.schema_or_any(&format!("{name}.schema"), &given[name]["schema"]),
             _ => self.refuse(format!("`{}.{name}` must be an object with a `schema`", self.param)),
         }
@@ -203,6 +205,7 @@ mod tests {
             json!({"type": "json", "value": schema.to_string()}),
             json!({"type": "json_object", "value": schema}),
             json!({"type": "json_object", "schema": schema}),
+            json!({"type": "json_schema", "schema": schema}),
             json!({"type": "json_schema", "value": {"name": "n", "schema": schema}}),
             json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": true}}),
         ] {

@@ -100,6 +100,25 @@ fn chain(len: usize, fan: usize, copied: bool) -> Value {
 }
 
 #[tokio::test]
+async fn a_text_that_is_forced_beyond_the_limits_is_refused_before_its_first_token() {
+    for (kind, text, reason) in [
+        (GrammarKind::Lark, r#"start: "a" start"#, "it forces a text that is too long or has no end"),
+        (
+            GrammarKind::Lark,
+            "start: \"a\" b\nb: \"b\" start",
+            "it forces a text that is too long or has no end",
+        ),
+        (GrammarKind::Regex, "a{1000000}", "its expressions are too large together"),
+        (GrammarKind::Regex, "(b|c)*a{1000}{1000}", "its expressions are too large together"),
+    ] {
+        assert_eq!(check(kind, text).await, Err(reason.to_owned()), "{text}");
+    }
+    for text in ["a{1000}", "a", "(b|c)*a{10}{10}", "a?"] {
+        assert_eq!(check(GrammarKind::Regex, text).await, Ok(()), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn recursion_is_accepted_up_to_a_limit() {
     let tree = json!({
         "$defs": {"node": {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}},

@@ -322,3 +322,51 @@ async fn what_cannot_be_compacted_is_refused_by_name() {
         assert_eq!(response.json()["error"]["param"], param);
     }
 }
+
+#[tokio::test]
+async fn fields_of_vllm_work_and_those_of_chat_completions_are_refused_by_name() {
+    let server = Server::start();
+    let post = async |fields: Value| {
+        let mut body = json!({"input": "hi", "max_output_tokens": 5, "temperature": 0});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        server.post("/v1/responses", body).await
+    };
+    let expected = server.expected_text(PROMPT, 5);
+    let stop: String = expected.chars().skip(2).take(1).collect();
+    let before = expected.split(&stop).next().unwrap();
+    for (includes, text) in [(false, before.to_owned()), (true, format!("{before}{stop}"))] {
+        let answer = post(json!({"stop": stop, "include_stop_str_in_output": includes})).await.json();
+        assert_eq!(answer["output"][0]["content"][0]["text"], text, "{answer}");
+        assert_eq!(answer["status"], "completed");
+    }
+    let sent = json!({
+        "temperature": 1.0, "seed": 7, "top_k": 3, "repetition_penalty": 1.5, "ignore_eos": true, "logit_bias": {"5": 2},
+        "priority": 1, "cache_salt": "x", "skip_special_tokens": false,
+    });
+    assert_eq!(post(sent).await.status, StatusCode::OK);
+    let admitted = || {
+        let plans = server.control.plans.lock().expect("not poisoned");
+        plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted").clone()
+    };
+    let sampling = admitted().sampling;
+    assert_eq!((sampling.seed, sampling.top_k, sampling.repetition_penalty), (7, 3, 1.5));
+    assert_eq!(post(json!({"structured_outputs": {"regex": "a+"}})).await.status, StatusCode::OK);
+    assert_eq!(admitted().grammar.unwrap().text, "a+");
+    let regex = json!({"regex": "a"});
+    for (fields, param, words) in [
+        (json!({"structured_outputs": {"regex": "("}}), "structured_outputs", "cannot be used"),
+        (
+            json!({"structured_outputs": regex, "text": {"format": {"type": "json_object"}}}),
+            "structured_outputs",
+            "cannot go together with `text.format`",
+        ),
+        (json!({"guided_regex": "a"}), "guided_regex", "chat completions and completions only"),
+        (json!({"max_tokens": 3}), "max_tokens", "chat completions and completions only"),
+    ] {
+        let answer = post(fields).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        let error = answer.json()["error"].take();
+        assert_eq!(error["param"], param, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+    }
+}

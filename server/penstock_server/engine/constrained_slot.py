@@ -340,6 +340,7 @@ _TOO_LARGE = "its expressions are too large together"
 # Errors of llguidance in its own terms, and what they mean for a client; the same as in the router
 # (grammar/compiler.rs).
 _IN_WORDS = (
+    ("; ff_tokens)", "it forces a text that is too long or has no end"),
     ("Too many items", _TOO_MANY),
     ("Current row has", _TOO_MANY),
     ("ParserTooComplex", _TOO_MANY),

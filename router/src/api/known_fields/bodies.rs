@@ -1,5 +1,6 @@
-//! The fields of all bodies but those of chat completions and completions, which have the larger table. They are only
-//! looked up where unknown fields are refused (`--strict-fields`). docs/parameters.md shows the same rows.
+//! The fields of all bodies but those of chat completions and completions, which have the larger table. They are looked
+//! up where unknown fields are refused (`--strict-fields`), and where a field of the larger table is.
+//! docs/parameters.md shows the same rows.
 
 use super::field::On;
 
@@ -13,6 +14,8 @@ pub(super) struct BodyFields {
     pub(super) works: &'static [&'static [&'static str]],
     /// Fields that clients send, and that have no effect.
     pub(super) accepted: &'static [&'static str],
+    /// Fields that are refused, each with the values that ask for nothing.
+    pub(super) refused: &'static [(&'static str, &'static [&'static str])],
     /// Fields that hold such objects, or lists of them.
     pub(super) nested: &'static [(&'static str, On)],
 }
@@ -26,6 +29,11 @@ impl BodyFields {
     /// Whether the body has a field of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.works.iter().any(|names| names.contains(&name)) || self.accepted.contains(&name)
+    }
+
+    /// The field of this name, if it is refused, and the values that ask for nothing.
+    pub(super) fn refused(&self, name: &str) -> Option<(&'static str, &'static [&'static str])> {
+        self.refused.iter().find(|(field, _)| *field == name).copied()
     }
 
     /// What the field of this name holds, if that has known fields, too.
@@ -62,6 +70,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/generate`, `/generate_stream`, `/`, `/invocations` and `/tokenize` with `inputs`",
         works: &[&["inputs", "parameters", "stream"]],
         accepted: &[],
+        refused: &[],
         nested: &[("parameters", On::GenerateParameters)],
     },
     BodyFields {
@@ -74,6 +83,7 @@ pub(super) const BODIES: &[BodyFields] = &[
             SHARED,
         ],
         accepted: &[],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -81,6 +91,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/vertex`, whose instances have the fields of chat completions or of `/generate`",
         works: &[&["instances"]],
         accepted: &["parameters"],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -88,6 +99,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/tokenize` with `prompt`",
         works: &[&["add_special_tokens", "model", "prompt", "return_token_strs"]],
         accepted: &[],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -95,6 +107,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/tokenize` with `messages`, beside the fields of chat completions",
         works: &[&["add_special_tokens", "return_token_strs"]],
         accepted: &[],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -102,6 +115,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/detokenize`",
         works: &[&["model", "skip_special_tokens", "tokens"]],
         accepted: &[],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -109,6 +123,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/v1/load_lora_adapter` and `/load_lora_adapter`",
         works: &[&["load_inplace", "lora_name", "lora_path"]],
         accepted: &["base_model_name", "is_3d_lora_weight", "pinned"],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -116,6 +131,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/v1/unload_lora_adapter` and `/unload_lora_adapter`",
         works: &[&["lora_name"]],
         accepted: &["lora_int_id"],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -123,6 +139,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/update_weights`",
         works: &[&["mode", "path", "version"]],
         accepted: &[],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -130,6 +147,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/init_weights_update_group`",
         works: &[&["backend", "group_name", "master_address", "master_port", "rank_offset", "world_size"]],
         accepted: &[],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -145,6 +163,7 @@ pub(super) const BODIES: &[BodyFields] = &[
             "weight_version",
         ]],
         accepted: &["flush_cache", "torch_empty_cache"],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -152,6 +171,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/destroy_weights_update_group`",
         works: &[&["group_name"]],
         accepted: &[],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -171,6 +191,7 @@ pub(super) const BODIES: &[BodyFields] = &[
             SHARED,
         ],
         accepted: &["cache_prompt", "id_slot", "n_discard", "n_keep"],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -182,8 +203,26 @@ pub(super) const BODIES: &[BodyFields] = &[
             &["presence_penalty", "previous_response_id", "prompt", "prompt_cache_key", "reasoning"],
             &["safety_identifier", "service_tier", "stream", "temperature", "text", "tool_choice", "tools"],
             &["top_logprobs", "top_p", "truncation", "user"],
+            &["cache_salt", "ignore_eos", "include_stop_str_in_output", "logit_bias", "priority"],
+            &["repetition_penalty", "seed", "skip_special_tokens", "stop", "structured_outputs", "top_k"],
         ],
-        accepted: &["context_management", "prompt_cache_retention", "store", "stream_options"],
+        accepted: &[
+            "access_programs",
+            "background_options",
+            "context_management",
+            "image",
+            "mm_processor_kwargs",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+            "request_id",
+            "store",
+            "stream_options",
+        ],
+        refused: &[
+            ("enable_response_messages", &["false"]),
+            ("previous_input_messages", &[]),
+            ("previous_response", &[]),
+        ],
         nested: &[],
     },
     BodyFields {
@@ -191,6 +230,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/v1/responses/compact`",
         works: &[&["input", "instructions", "model", "previous_response_id"]],
         accepted: &["prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "service_tier"],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -201,7 +241,20 @@ pub(super) const BODIES: &[BodyFields] = &[
             &["output_config", "output_format", "stop_sequences", "stream", "system", "temperature"],
             &["thinking", "tool_choice", "tools", "top_k", "top_p"],
         ],
-        accepted: &["cache_control", "inference_geo", "metadata", "service_tier", "speed"],
+        accepted: &[
+            "anthropic_beta",
+            "anthropic_version",
+            "billing_policy",
+            "cache_control",
+            "diagnostics",
+            "fallback_credit_token",
+            "fallbacks",
+            "inference_geo",
+            "metadata",
+            "service_tier",
+            "speed",
+        ],
+        refused: &[("compaction", &[]), ("thread", &[])],
         nested: &[],
     },
     BodyFields {
@@ -212,6 +265,7 @@ pub(super) const BODIES: &[BodyFields] = &[
             &["top_logprobs"],
         ],
         accepted: &["shift", "truncate"],
+        refused: &[],
         nested: &[("options", On::OllamaOptions)],
     },
     BodyFields {
@@ -222,6 +276,7 @@ pub(super) const BODIES: &[BodyFields] = &[
             &["stream", "suffix", "system", "template", "think", "top_logprobs"],
         ],
         accepted: &["shift", "truncate"],
+        refused: &[],
         nested: &[("options", On::OllamaOptions)],
     },
     BodyFields {
@@ -254,6 +309,7 @@ pub(super) const BODIES: &[BodyFields] = &[
             "use_mmap",
             "vocab_only",
         ],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -261,6 +317,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/api/show`",
         works: &[&["model", "name"]],
         accepted: &["options", "system", "template", "verbose"],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -268,6 +325,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/v2/models/{name}/generate` and `/generate_stream`",
         works: &[&["id", "parameters", "text_input"]],
         accepted: &[],
+        refused: &[],
         nested: &[("parameters", On::KserveParameters)],
     },
     BodyFields {
@@ -275,6 +333,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`parameters` of these two",
         works: &[&["details", "max_tokens", "min_tokens", "seed", "stop"], SHARED],
         accepted: &[],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -282,6 +341,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`/v2/models/{name}/infer`",
         works: &[&["id", "inputs", "outputs", "parameters"]],
         accepted: &[],
+        refused: &[],
         nested: &[
             ("parameters", On::GenerateParameters),
             ("inputs", On::InferInput),
@@ -293,6 +353,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`inputs` of it",
         works: &[&["data", "datatype"]],
         accepted: &["name", "parameters", "shape"],
+        refused: &[],
         nested: &[],
     },
     BodyFields {
@@ -300,6 +361,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         title: "`outputs` of it",
         works: &[&["name"]],
         accepted: &["parameters"],
+        refused: &[],
         nested: &[],
     },
 ];

@@ -35,7 +35,7 @@ impl<T: DeserializeOwned + HasKnownFields> Known<T> {
 
 /// Whether any name in this body may be refused.
 fn needs_check(on: On, strict: bool) -> bool {
-    strict || matches!(on, On::Chat | On::Completions)
+    strict || on.is_compared()
 }
 
 impl<T: DeserializeOwned + HasKnownFields> FromRequest<AppState> for Known<T> {

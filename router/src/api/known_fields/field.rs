@@ -94,13 +94,22 @@ pub trait HasKnownFields {
 }
 
 impl On {
-    /// What a row of the larger table says about its routes.
+    /// What an error about a row of the larger table calls its routes.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Chat => "chat completions",
             Self::Completions => "completions",
-            _ => "both",
+            _ => "chat completions and completions",
         }
+    }
+
+    /// Whether a field that only chat completions or completions have is looked for, so that it is not ignored: on
+    /// the routes that become a chat completion, and on these two.
+    pub(super) fn is_compared(self) -> bool {
+        matches!(
+            self,
+            Self::Chat | Self::Completions | Self::Responses | Self::ResponsesCompact | Self::Messages
+        )
     }
 
     /// Whether a field of the larger table that is known here is known in `other`.

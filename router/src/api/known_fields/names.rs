@@ -27,7 +27,7 @@ pub(super) struct Names {
 #[derive(Debug, Clone, Copy)]
 enum Refused {
     NotSupported(&'static str),
-    /// It is one of the other route, which is named.
+    /// It is one of another route, which is named.
     Elsewhere(&'static str, &'static str),
 }
 
@@ -102,18 +102,25 @@ impl Found {
         match body.nested(name) {
             Some(on) => Self::Nested(on),
             None if is_of_chat || body.has(name) => Self::Known,
-            None => Self::Nothing,
+            None => match body.refused(name) {
+                Some((name, neutral)) => Self::MayBeRefused(Refused::NotSupported(name), neutral),
+                None => Self::elsewhere(name, on),
+            },
         }
     }
 
-    /// A name that this route does not have: one that changes what the other one answers is not ignored. A body may have
-    /// prompts for both.
+    /// A name that this route does not have: one that changes what chat completions or completions answer is not
+    /// ignored. A body of these two may have prompts for both.
     fn elsewhere(name: &str, on: On) -> Self {
-        let found =
-            table::find_elsewhere(name, on).filter(|field| !["messages", "prompt"].contains(&field.name));
+        let is_of_either = matches!(on, On::Chat | On::Completions);
+        let found = table::find_elsewhere(name, on)
+            .filter(|field| !is_of_either || !["messages", "prompt"].contains(&field.name));
         match found.map(|field| (field.name, field.on.title(), &field.fate)) {
             Some((name, route, Fate::Works)) => {
                 Self::MayBeRefused(Refused::Elsewhere(name, route), NEUTRAL_ELSEWHERE)
+            }
+            Some((name, _, Fate::Refused(neutral))) if !is_of_either => {
+                Self::MayBeRefused(Refused::NotSupported(name), neutral)
             }
             Some((name, route, Fate::Refused(neutral))) => {
                 Self::MayBeRefused(Refused::Elsewhere(name, route), neutral)

@@ -14,13 +14,12 @@ pub(super) fn find(name: &str, on: On) -> Option<&'static Field> {
     BY_NAME.get(name)?.iter().copied().find(|field| field.on.includes(on))
 }
 
-/// The field of this name that only the other of the two routes has.
+/// The field of this name that chat completions or completions have, where this body does not have it and should.
 pub(super) fn find_elsewhere(name: &str, on: On) -> Option<&'static Field> {
-    match on {
-        On::Chat => find(name, On::Completions),
-        On::Completions => find(name, On::Chat),
-        _ => None,
+    if !on.is_compared() {
+        return None;
     }
+    [On::Chat, On::Completions].into_iter().filter(|route| *route != on).find_map(|route| find(name, route))
 }
 
 /// A body may have very many fields, so each name is looked up, not searched for.
@@ -61,11 +60,15 @@ pub(super) const FIELDS: &[Field] = fields! {
     "truncate_prompt_tokens" Both "vLLM" works "-1: as many as fit";
     "truncation_side" Both "vLLM" refused ["\"left\""] "";
     "prompt_embeds" Completions "vLLM" refused [] "";
+    "input_ids" Chat "SGLang" refused [] "send them to completions, as `prompt`";
     "documents" Chat "vLLM" refused [] "send them in `chat_template_kwargs`";
     "mm_processor_kwargs" Chat "vLLM" accepted "of images and sounds, which are refused";
     "media_io_kwargs" Chat "vLLM" accepted "of images and sounds, which are refused";
     "max_dynamic_patch" Chat "SGLang" accepted "of images and sounds, which are refused";
     "min_dynamic_patch" Chat "SGLang" accepted "of images and sounds, which are refused";
+    "use_audio_in_video" Chat "SGLang" accepted "of images and sounds, which are refused";
+    "images_config" Both "SGLang" accepted "of images and sounds, which are refused";
+    "image_data" Both "llama.cpp" refused [] "";
     "modalities" Chat "OpenAI" refused ["[\"text\"]"] "";
     "audio" Chat "OpenAI" refused [] "";
 
@@ -73,6 +76,9 @@ pub(super) const FIELDS: &[Field] = fields! {
     "chat_template" Chat "vLLM" works "refused unless the server has `--trust-request-chat-template`";
     "chat_template_kwargs" Chat "vLLM, SGLang, llama.cpp" works "variables of the chat template";
     "reasoning_effort" Chat "OpenAI" works "a variable of the chat template";
+    "reasoning" Chat "SGLang" refused [] "send `reasoning_effort`";
+    "task" Chat "SGLang" refused [] "";
+    "generation_prompt" Chat "llama.cpp" refused [] "";
     "add_generation_prompt" Chat "vLLM" works "";
     "continue_final_message" Chat "vLLM, SGLang" works "";
     "verbosity" Chat "OpenAI" works "`low`, `medium` or `high`: a variable of the chat template";
@@ -89,8 +95,12 @@ pub(super) const FIELDS: &[Field] = fields! {
     "include_stop_str_in_output" Both "vLLM" works "";
     "no_stop_trim" Both "SGLang" refused ["false"] "";
     "t_max_predict_ms" Both "llama.cpp" refused ["0", "-1"] "";
+    "n_indent" Both "llama.cpp" refused ["0"] "";
     "thinking_token_budget" Chat "vLLM" works "-1: no limit";
     "thinking_token_budget" Completions "vLLM" refused ["-1"] "";
+    "reasoning_budget_tokens" Both "llama.cpp" refused ["-1"] "send `thinking_token_budget`";
+    "thinking_budget_tokens" Chat "llama.cpp" refused ["-1"] "send `thinking_token_budget`";
+    "reasoning_control" Both "llama.cpp" refused ["false"] "";
     "repetition_detection" Both "vLLM" refused [] "";
 
     // Sampling.
@@ -122,6 +132,9 @@ pub(super) const FIELDS: &[Field] = fields! {
     "top_n_sigma" Both "llama.cpp" refused ["-1"] "";
     "xtc_probability" Both "llama.cpp" refused ["0"] "";
     "xtc_threshold" Both "llama.cpp" accepted "of `xtc_probability`";
+    "adaptive_target" Both "llama.cpp" refused ["-1"] "";
+    "adaptive_decay" Both "llama.cpp" accepted "of `adaptive_target`";
+    "backend_sampling" Both "llama.cpp" accepted "there is one sampler";
     "dry_multiplier" Both "llama.cpp" refused ["0"] "";
     "dry_base" Both "llama.cpp" accepted "of `dry_multiplier`";
     "dry_allowed_length" Both "llama.cpp" accepted "of `dry_multiplier`";
@@ -152,6 +165,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "grammar" Both "llama.cpp" works "EBNF or Lark";
     "grammar_lazy" Both "llama.cpp" refused ["false"] "";
     "grammar_triggers" Both "llama.cpp" refused [] "";
+    "preserved_tokens" Both "llama.cpp" refused [] "of `grammar_triggers`";
 
     // Tools.
     "tools" Chat "OpenAI" works "";
@@ -177,6 +191,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "skip_special_tokens" Both "vLLM, SGLang" works "";
     "spaces_between_special_tokens" Both "vLLM" accepted "special tokens are written as they are spelt";
     "return_token_ids" Both "vLLM" works "";
+    "return_prompt_token_ids" Chat "SGLang" refused ["false"] "send `return_token_ids`";
     "return_tokens_as_token_ids" Both "vLLM" works "";
     "return_prompt_text" Chat "vLLM" refused ["false"] "";
     "return_tokens" Both "llama.cpp" refused ["false"] "";
@@ -185,6 +200,8 @@ pub(super) const FIELDS: &[Field] = fields! {
     "return_hidden_states" Both "SGLang" refused ["false"] "";
     "return_routed_experts" Both "SGLang" refused ["false"] "";
     "routed_experts_prompt_start" Both "vLLM" accepted "of `return_routed_experts`";
+    "routed_experts_start_len" Both "SGLang" accepted "of `return_routed_experts`";
+    "return_meta_info" Chat "SGLang" refused ["false"] "";
     "return_cached_tokens_details" Both "SGLang" refused ["false"] "";
     "include_reasoning" Chat "vLLM" works "`false`: the response has no reasoning";
     "separate_reasoning" Chat "SGLang" refused ["true"] "";
@@ -194,6 +211,8 @@ pub(super) const FIELDS: &[Field] = fields! {
     "timings_per_token" Completions "llama.cpp" refused ["false"] "";
     "return_progress" Both "llama.cpp" refused ["false"] "";
     "response_fields" Both "llama.cpp" refused [] "";
+    "verbose" Both "llama.cpp" refused ["false"] "";
+    "sse_ping_interval" Both "llama.cpp" accepted "silence is filled with comments";
 
     // Scheduling and caches.
     "priority" Both "vLLM, SGLang" works "";
@@ -201,6 +220,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "cache_ttl_ms" Both "Penstock" works "";
     "queue_timeout_ms" Both "Penstock" works "";
     "cache_prompt" Both "llama.cpp" accepted "prompts are always cached, but for `--prefix-caching false`";
+    "n_cache_reuse" Both "llama.cpp" accepted "equal prompts share the cache without it";
     "extra_key" Both "SGLang" refused [] "send `cache_salt`";
     "prompt_cache_key" Chat "OpenAI" accepted "equal prompts share the cache without it";
     "prompt_cache_retention" Chat "OpenAI" accepted "the cache is not stored";
@@ -209,6 +229,9 @@ pub(super) const FIELDS: &[Field] = fields! {
     "n_keep" Both "llama.cpp" accepted "a prompt that is too long is refused";
     "n_discard" Both "llama.cpp" accepted "a prompt that is too long is refused";
     "data_parallel_rank" Both "SGLang" refused [] "";
+    "routed_dp_rank" Both "SGLang" refused [] "";
+    "disagg_prefill_dp_rank" Both "SGLang" refused [] "";
+    "ngram_corpus_id" Both "SGLang" accepted "of drafts, which never change the reply";
     "bootstrap_host" Both "SGLang" refused [] "";
     "bootstrap_port" Both "SGLang" refused [] "";
     "bootstrap_room" Both "SGLang" refused [] "";

@@ -88,6 +88,7 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         assert_eq!(works(body), expected, "{on:?}");
         assert!(body.accepted.iter().all(|name| !expected.contains(&(*name).to_owned())), "{on:?}");
         assert!(body.nested.iter().all(|(name, _)| expected.contains(&(*name).to_owned())), "{on:?}");
+        assert!(body.refused.iter().all(|(name, _)| !body.has(name)), "{on:?}");
     }
     assert_eq!(BODIES.len(), 25);
 }
@@ -176,6 +177,37 @@ fn a_field_of_the_other_route_is_refused_where_it_would_change_the_reply() {
 }
 
 #[test]
+fn a_field_of_chat_completions_is_refused_where_a_route_that_becomes_one_has_it_not() {
+    const BOTH: &str = "is a field of chat completions and completions only";
+    const CHAT: &str = "is a field of chat completions only";
+    for (on, name, value, words) in [
+        (On::Responses, "guided_json", json!({"type": "object"}), BOTH),
+        (On::Responses, "max_tokens", json!(3), BOTH),
+        (On::Responses, "messages", json!([{"role": "user"}]), CHAT),
+        (On::Responses, "suffix", json!("x"), "is a field of completions only"),
+        (On::Responses, "mirostat", json!(2), "is not supported"),
+        (On::Responses, "moderation", json!({"model": "x"}), "is not supported"),
+        (On::Responses, "previous_response", json!({"id": "x"}), "is not supported"),
+        (On::ResponsesCompact, "seed", json!(1), BOTH),
+        (On::Messages, "stop", json!("x"), BOTH),
+        (On::Messages, "reasoning_effort", json!("low"), CHAT),
+        (On::Messages, "thread", json!({"type": "create"}), "is not supported"),
+    ] {
+        let error = check_on(on, json!({name: value}), false).unwrap_err();
+        assert_eq!(error.param(), Some(name), "{on:?}");
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(check_on(on, json!({name: null}), false), Ok(()), "{name}");
+    }
+    let neutral = json!({
+        "guided_json": {}, "n": null, "echo": false, "min_tokens": 0, "mirostat": 0, "use_beam_search": false,
+        "user": "u", "rid": "r", "thread": null, "enable_response_messages": false,
+    });
+    for on in [On::Responses, On::ResponsesCompact, On::Messages] {
+        assert_eq!(check_on(on, neutral.clone(), false), Ok(()), "{on:?}");
+    }
+}
+
+#[test]
 fn a_value_that_asks_for_nothing_is_not_refused() {
     let neutral = json!({
         "use_beam_search": false, "length_penalty": 1, "modalities": ["text"], "functions": [], "function_call": null,
@@ -226,8 +258,8 @@ fn the_documentation_has_the_same_tables() {
     for (head, rule, expected) in [
         ("| field | routes | of | | |", "| --- | --- | --- | --- | --- |", FIELDS.iter().map(row).collect()),
         (
-            "| body | fields | accepted, no effect |",
-            "| --- | --- | --- |",
+            "| body | fields | accepted, no effect | refused |",
+            "| --- | --- | --- | --- |",
             BODIES.iter().map(row_of_body).collect::<Vec<String>>(),
         ),
     ] {
@@ -242,7 +274,9 @@ fn row_of_body(body: &BodyFields) -> String {
     let quoted =
         |names: Vec<String>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let accepted = body.accepted.iter().map(|name| (*name).to_owned()).collect();
-    format!("| {} | {} | {} |", body.title, quoted(works(body)), quoted(accepted)).replace("|  |", "| |")
+    let refused = body.refused.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let cells = [body.title.to_owned(), quoted(works(body)), quoted(accepted), quoted(refused)];
+    format!("| {} |", cells.join(" | ")).replace("|  |", "| |").replace("|  |", "| |")
 }
 
 /// The row of a field in the documentation.

@@ -35,18 +35,20 @@ pub(super) use constraint_fields;
 type ReadFormat = fn(&Value) -> Result<Option<Grammar>, Error>;
 
 /// What the fields ask for: the name of the field with the grammar, and the grammar. At most one field may ask for one.
+/// `format` is what the client calls `response_format`.
 pub(super) fn grammar_of<const N: usize>(
     fields: [(&'static str, &Option<Value>); N],
     read_format: ReadFormat,
+    format: &'static str,
 ) -> Result<(&'static str, Option<Grammar>), Error> {
     let mut found: Option<(&'static str, Grammar)> = None;
     for (name, value) in fields {
-        let Some(value) = value.as_ref().filter(|value| name == RESPONSE_FORMAT || !is_neutral(value, &[]))
-        else {
+        let is_format = name == RESPONSE_FORMAT;
+        let Some(value) = value.as_ref().filter(|value| is_format || !is_neutral(value, &[])) else {
             continue;
         };
-        let grammar =
-            if name == RESPONSE_FORMAT { read_format(value)? } else { grammar::from_field(name, value)? };
+        let grammar = if is_format { read_format(value)? } else { grammar::from_field(name, value)? };
+        let name = if is_format { format } else { name };
         match (&found, grammar) {
             (Some((other, _)), Some(_)) => {
                 let message = format!("`{name}` cannot go together with `{other}`");
@@ -56,5 +58,5 @@ pub(super) fn grammar_of<const N: usize>(
             (_, None) => {}
         }
     }
-    Ok(found.map_or((RESPONSE_FORMAT, None), |(name, grammar)| (name, Some(grammar))))
+    Ok(found.map_or((format, None), |(name, grammar)| (name, Some(grammar))))
 }

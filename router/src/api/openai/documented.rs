@@ -120,11 +120,15 @@ pub enum ResponseFormat {
     /// An object of any kind, or of TGI's schema in `value`.
     JsonObject {
         value: Option<SchemaObject>,
+        /// As `value`, under llama.cpp's name.
+        schema: Option<SchemaObject>,
     },
     JsonSchema {
         json_schema: Option<NamedSchema>,
         /// As `json_schema`, under TGI's name.
         value: Option<NamedSchema>,
+        /// The schema alone, as llama.cpp has it.
+        schema: Option<SchemaObject>,
     },
     /// TGI's schema.
     Json {

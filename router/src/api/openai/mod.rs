@@ -13,7 +13,7 @@ mod timings;
 
 pub use chat::request::ChatRequest;
 pub use completions::request::CompletionRequest;
-pub use fields::{Seed, Stop, StreamOptions};
+pub use fields::{LogitBias, Seed, Stop, StreamOptions};
 pub use prompt_details::{PromptDetails, PromptDisplay};
 pub use response::{CachedPrompt, CompletionObject, Head, SERVICE_TIER, Usage};
 pub use timings::Timings;

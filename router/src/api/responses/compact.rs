@@ -140,7 +140,7 @@ pub async fn compact(
     request.check()?;
     let adapter = app.inference.adapter_named(Some(&request.model))?;
     let mut output = request.kept()?;
-    let (prompt, parameters) = request.into_chat()?.into_parts(caller, Dialect::Responses)?;
+    let (prompt, parameters) = request.into_chat()?.into_parts(caller, Dialect::RESPONSES)?;
     let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
     let prepared = app.inference.prepare(prompt, parameters.with_adapter(adapter)).await?;
     let mut sequences = app.inference.complete(&prepared, guard.started()).await?;

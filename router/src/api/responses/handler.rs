@@ -44,7 +44,7 @@ pub(super) fn read(
     let response = empty_response(model, request.settings());
     let logprobs = request.wants_logprobs().then(|| TextLogprobs::new(app.inference.tokenizer.clone()));
     let truncates = request.truncation == Some(Truncation::Auto);
-    let mut parts = request.into_chat()?.into_parts(caller, Dialect::Responses)?;
+    let mut parts = request.into_chat()?.into_parts(caller, Dialect::RESPONSES)?;
     if let (Prompt::Chat(conversation), _) = &mut parts {
         conversation.truncates = truncates;
     }

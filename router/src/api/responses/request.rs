@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
 use super::input::{Input, InputItem, messages_of};
 use crate::api::known_fields::{HasKnownFields, On, is_neutral};
-use crate::api::openai::ChatRequest;
+use crate::api::openai::{ChatRequest, LogitBias, Seed, Stop};
 use crate::base::error::Error;
 
 const LOGPROBS: &str = "message.output_text.logprobs";
@@ -51,6 +51,19 @@ pub struct ResponsesRequest {
     pub reasoning: Option<Reasoning>,
     pub top_logprobs: Option<u64>,
     pub include: Option<Vec<String>>,
+    /// vLLM's, as are those below: what they are for chat completions.
+    pub top_k: Option<i64>,
+    pub repetition_penalty: Option<f64>,
+    #[schema(value_type = Option<i64>)]
+    pub seed: Option<Seed>,
+    pub stop: Option<Stop>,
+    pub ignore_eos: Option<bool>,
+    pub logit_bias: Option<LogitBias>,
+    pub include_stop_str_in_output: Option<bool>,
+    pub skip_special_tokens: Option<bool>,
+    pub structured_outputs: Option<Value>,
+    pub priority: Option<i64>,
+    pub cache_salt: Option<String>,
     /// The conversation that the input continues. On a WebSocket the server knows it.
     #[serde(skip)]
     pub before: Vec<InputItem>,
@@ -118,6 +131,17 @@ impl ResponsesRequest {
             presence_penalty: self.presence_penalty,
             response_format: response_format.flatten(),
             verbosity: verbosity.flatten(),
+            top_k: self.top_k,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+            stop: self.stop,
+            ignore_eos: self.ignore_eos,
+            logit_bias: self.logit_bias,
+            include_stop_str_in_output: self.include_stop_str_in_output,
+            skip_special_tokens: self.skip_special_tokens,
+            structured_outputs: self.structured_outputs,
+            priority: self.priority,
+            cache_salt: self.cache_salt,
             ..ChatRequest::default()
         })
     }

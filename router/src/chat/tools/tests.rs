@@ -162,7 +162,7 @@ fn arguments_are_objects_whatever_the_schema_says() {
 #[test]
 fn each_dialect_has_its_own_path_for_a_schema() {
     for (dialect, path) in
-        [(Dialect::Messages, "tools[0].input_schema"), (Dialect::Responses, "tools[0].parameters")]
+        [(Dialect::Messages, "tools[0].input_schema"), (Dialect::RESPONSES, "tools[0].parameters")]
     {
         let tool = json!([{"type": "function", "function": {"name": "a", "parameters": 1}}]);
         let fields = ToolFields { tools: serde_json::from_value(tool).unwrap(), ..ToolFields::default() };

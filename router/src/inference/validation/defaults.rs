@@ -53,7 +53,7 @@ mod tests {
     fn parameters_that_are_left_out_take_the_defaults_of_the_model() {
         let model = llama();
         let completions = Dialect::COMPLETIONS;
-        for dialect in [Dialect::CHAT, completions, Dialect::Messages, Dialect::Responses] {
+        for dialect in [Dialect::CHAT, completions, Dialect::Messages, Dialect::RESPONSES] {
             let expected = Parameters {
                 temperature: model.temperature,
                 top_k: model.top_k.map(i64::from),

@@ -15,7 +15,7 @@ pub(crate) fn too_long(dialect: Dialect, given: &str, limits: &RequestLimits) ->
         Dialect::Messages => {
             format!("prompt is too long: {given} tokens > {max} maximum (--max-input-tokens)")
         }
-        Dialect::Completions { .. } | Dialect::Chat { .. } | Dialect::Responses => {
+        Dialect::Completions { .. } | Dialect::Chat { .. } | Dialect::Responses { .. } => {
             let total = limits.max_total_tokens;
             format!(
                 "This model's maximum context length is {total} tokens, of which `{param}` may have {max} \

@@ -102,7 +102,7 @@ impl ChatRequest {
         check_verbosity(self.verbosity.as_deref(), dialect)?;
         self.check_turn()?;
         let read_format = match dialect {
-            Dialect::Responses => grammar::from_text_format,
+            Dialect::Responses { .. } => grammar::from_text_format,
             Dialect::Messages => grammar::from_output_format,
             Dialect::Ollama { .. } => grammar::from_ollama_format,
             Dialect::Native
@@ -112,7 +112,8 @@ impl ChatRequest {
             | Dialect::Infill
             | Dialect::Grpc => grammar::from_response_format,
         };
-        let (grammar_field, grammar) = grammar_of(constraint_fields!(&self), read_format)?;
+        let (grammar_field, grammar) =
+            grammar_of(constraint_fields!(&self), read_format, dialect.name("grammar"))?;
         let dialect = self.with_sent_names(dialect, grammar_field);
         let fields = ToolFields {
             tools: self.tools.take(),
@@ -172,6 +173,7 @@ impl ChatRequest {
         match (dialect, self.max_completion_tokens) {
             (Dialect::Chat { .. }, Some(_)) => Dialect::Chat { max_tokens: "max_completion_tokens", grammar },
             (Dialect::Chat { max_tokens, .. }, None) => Dialect::Chat { max_tokens, grammar },
+            (Dialect::Responses { .. }, _) => Dialect::Responses { grammar },
             (dialect, _) => dialect,
         }
     }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::super::constraint::{constraint_fields, grammar_of};
+use super::super::constraint::{RESPONSE_FORMAT, constraint_fields, grammar_of};
 use super::super::documented::ResponseFormat;
 use super::super::fields::{LogitBias, Seed, Stop, StreamOptions, check_named};
 use crate::api::known_fields::{HasKnownFields, On};
@@ -89,7 +89,8 @@ impl CompletionRequest {
         }
         StreamOptions::check(self.stream_options, self.stream)?;
         check_named(self.logprob_token_ids.as_deref(), self.logprobs.is_some())?;
-        let (field, grammar) = grammar_of(constraint_fields!(self), grammar::from_response_format)?;
+        let (field, grammar) =
+            grammar_of(constraint_fields!(self), grammar::from_response_format, RESPONSE_FORMAT)?;
         Ok(Parameters {
             dialect: self.dialect(field),
             is_stream: self.stream.unwrap_or(false),
