@@ -1,6 +1,5 @@
 //! Compiles one grammar with llguidance, as a shard will do it, to find out whether it works.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
@@ -20,8 +19,8 @@ const MAX_LEXER_STATES: usize = 50_000;
 /// Most entries of a schema that may be open at once; the same limit as in the shard's `matchers.py`. An optional
 /// property takes four.
 const MAX_ITEMS_IN_ROW: usize = 4_000;
-/// Where no more tokens than these are legal at first, what is behind each is looked at, too: a text that is forced may be
-/// too long for the limits, which is found out only when its first token is taken in.
+/// Where no more tokens than these are legal at first, each is taken in, too: a text that is forced then may be too long
+/// for the limits, which is found out only with its next token.
 const MAX_FOLLOWED: usize = 4;
 const MAX_REASON_CHARS: usize = 300;
 /// Errors of llguidance that do not name the keyword at fault, and the keywords that may cause each. Lengths become
@@ -48,8 +47,9 @@ const IN_WORDS: [(&str, &str); 7] = [
     ("ParserTooComplex", TOO_MANY),
     ("LexerTooComplex", TOO_LARGE),
     ("lexer error", TOO_LARGE),
-    ("NoExtension", "the output cannot go on"),
+    ("NoExtension", CANNOT_GO_ON),
 ];
+const CANNOT_GO_ON: &str = "the output cannot go on";
 const TOO_MANY: &str = "too much of it is possible at one point of the output; it needs fewer alternatives";
 const TOO_LARGE: &str = "its expressions are too large together";
 /// What llguidance puts behind every error, because it is to leave out its own state.
@@ -77,15 +77,20 @@ impl Compiler {
         Ok(Self { factory })
     }
 
-    /// Compiles a grammar and computes the first masks; the error is the reason for the client.
+    /// Compiles a grammar and computes the first mask; the error is the reason for the client.
     pub fn check(&self, grammar: &Grammar) -> Result<(), String> {
-        let explain = |error: &dyn Display| in_short(&with_keyword(grammar, &in_words(&error.to_string())));
+        let explain = |error: &str| in_short(&with_keyword(grammar, &in_words(error)));
         let mut matcher = self.matcher(grammar)?;
-        let mask = next(&mut matcher).map_err(|error| explain(&error))?;
+        let behind = matcher.deep_clone();
+        let mask = matcher.compute_mask().map_err(|error| explain(&error.to_string()))?;
         if mask.is_zero() {
             return Err("it allows no output".to_owned());
         }
-        few(&mask).try_for_each(|token| follow(matcher.deep_clone(), token)).map_err(|error| explain(&error))
+        // What else is found there is of this vocabulary, whose tokenizer is not exact, and not of the shard's.
+        match look_behind(behind, &mask) {
+            Err(error) if is_of_limits(&error) => Err(explain(&error)),
+            _ => Ok(()),
+        }
     }
 
     /// The work that a grammar costs, in units of llguidance that do not depend on the machine: of its lexer, and items
@@ -113,31 +118,40 @@ impl Compiler {
     }
 }
 
-/// The tokens of a mask that allows few.
-fn few(mask: &SimpleVob) -> impl Iterator<Item = TokenId> {
-    let tokens = if mask.num_set() <= MAX_FOLLOWED { mask.to_list() } else { Vec::new() };
-    tokens.into_iter()
-}
-
-/// What may come next. As in the shard, whose tokenizer is exact, the text that is forced is found first.
-fn next(matcher: &mut Matcher) -> Result<SimpleVob, String> {
-    matcher.compute_ff_bytes();
-    matcher.compute_mask().map_err(|error| error.to_string())
+/// Takes in the first tokens: that of a text which is forced, or each of a few.
+fn look_behind(mut matcher: Matcher, first: &SimpleVob) -> Result<(), String> {
+    if let Some(token) = forced(&mut matcher)? {
+        return take_two(matcher, token);
+    }
+    let few = if first.num_set() <= MAX_FOLLOWED { first.to_list() } else { Vec::new() };
+    few.into_iter().try_for_each(|token| take_two(matcher.deep_clone(), token))
 }
 
 /// Takes in a token, and one more if that is forced then.
-fn follow(mut matcher: Matcher, token: TokenId) -> Result<(), String> {
-    matcher.consume_token(token).map_err(|error| error.to_string())?;
-    if matcher.is_stopped() {
-        return Ok(());
+fn take_two(mut matcher: Matcher, token: TokenId) -> Result<(), String> {
+    take(&mut matcher, token)?;
+    match forced(&mut matcher)? {
+        Some(token) => take(&mut matcher, token),
+        None => Ok(()),
     }
-    let mask = next(&mut matcher)?;
-    match mask.first_bit_set() {
-        Some(forced) if mask.num_set() == 1 => {
-            matcher.consume_token(forced as TokenId).map_err(|error| error.to_string())
-        }
-        _ => Ok(()),
+}
+
+fn take(matcher: &mut Matcher, token: TokenId) -> Result<(), String> {
+    matcher.consume_token(token).map_err(|error| error.to_string())
+}
+
+/// A token at the start of the text that is forced, if one is. The shard looks for such a text before each mask.
+fn forced(matcher: &mut Matcher) -> Result<Option<TokenId>, String> {
+    if matcher.is_stopped() || matcher.compute_ff_bytes().is_empty() {
+        return Ok(None);
     }
+    let mask = matcher.compute_mask().map_err(|error| error.to_string())?;
+    Ok(mask.first_bit_set().map(|token| token as TokenId))
+}
+
+/// Whether a grammar is beyond the limits.
+fn is_of_limits(error: &str) -> bool {
+    IN_WORDS.iter().any(|(known, reason)| *reason != CANNOT_GO_ON && error.contains(known))
 }
 
 fn parse(grammar: &Grammar) -> Result<TopLevelGrammar, String> {

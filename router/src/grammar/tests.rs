@@ -116,6 +116,14 @@ async fn a_text_that_is_forced_beyond_the_limits_is_refused_before_its_first_tok
     for text in ["a{1000}", "a", "(b|c)*a{10}{10}", "a?"] {
         assert_eq!(check(GrammarKind::Regex, text).await, Ok(()), "{text}");
     }
+    // A token of its own is forced as its number.
+    let [open, close] = ["<think>", "</think>"].map(|token| byte_level().token_to_id(token).unwrap());
+    for text in [
+        format!("start: <[{open}]> \"a\" <[{close}]>"),
+        format!("start: <[{open}]> \"\\n{{\" /[a-z]+/ \"}}\" <[{close}]>"),
+    ] {
+        assert_eq!(check(GrammarKind::Lark, &text).await, Ok(()), "{text}");
+    }
 }
 
 #[tokio::test]
