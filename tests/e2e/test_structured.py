@@ -123,6 +123,17 @@ def test_a_lark_grammar_is_followed(demo: Launched) -> None:
     assert re.fullmatch(r"\[[a-z]:\d(,[a-z]:\d)?\]", reply["choices"][0]["text"])
 
 
+@pytest.mark.parametrize("rule", ['"a" start', '"a"{1000000}'])
+def test_a_text_that_is_forced_beyond_the_limits_is_refused_before_it_begins(
+    demo: Launched, rule: str
+) -> None:
+    body = chat(response_format={"type": "grammar", "value": f"start: {rule}"})
+    status, reply = demo.post("/v1/chat/completions", body)
+    assert status == 400, reply
+    reason = "it forces a text that is too long or has no end"
+    assert reply["error"]["message"].endswith(f"`response_format` cannot be used: {reason}")
+
+
 def test_a_schema_that_is_not_supported_is_refused_with_its_keyword(demo: Launched) -> None:
     schema = {"type": "array", "uniqueItems": True}
     grammar = {"type": "json", "value": schema}

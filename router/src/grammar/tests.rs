@@ -99,8 +99,12 @@ fn chain(len: usize, fan: usize, copied: bool) -> Value {
     json!({"$defs": definitions, "$ref": "#/$defs/d0"})
 }
 
-#[tokio::test]
-async fn a_text_that_is_forced_beyond_the_limits_is_refused_before_its_first_token() {
+/// Asks the compiler itself: these take up to a second of a processor, which a busy machine may not have in time.
+#[test]
+fn a_text_that_is_forced_beyond_the_limits_is_refused_before_its_first_token() {
+    let grammars = grammars_of(byte_level());
+    let compiler = grammars.compiler.get().unwrap();
+    let check = |kind, text: &str| compiler.check(&Grammar { kind, text: text.to_owned() });
     for (kind, text, reason) in [
         (GrammarKind::Lark, r#"start: "a" start"#, "it forces a text that is too long or has no end"),
         (
@@ -111,10 +115,10 @@ async fn a_text_that_is_forced_beyond_the_limits_is_refused_before_its_first_tok
         (GrammarKind::Regex, "a{1000000}", "its expressions are too large together"),
         (GrammarKind::Regex, "(b|c)*a{1000}{1000}", "its expressions are too large together"),
     ] {
-        assert_eq!(check(kind, text).await, Err(reason.to_owned()), "{text}");
+        assert_eq!(check(kind, text), Err(reason.to_owned()), "{text}");
     }
     for text in ["a{1000}", "a", "(b|c)*a{10}{10}", "a?"] {
-        assert_eq!(check(GrammarKind::Regex, text).await, Ok(()), "{text}");
+        assert_eq!(check(GrammarKind::Regex, text), Ok(()), "{text}");
     }
     // A token of its own is forced as its number.
     let [open, close] = ["<think>", "</think>"].map(|token| byte_level().token_to_id(token).unwrap());
@@ -122,7 +126,7 @@ async fn a_text_that_is_forced_beyond_the_limits_is_refused_before_its_first_tok
         format!("start: <[{open}]> \"a\" <[{close}]>"),
         format!("start: <[{open}]> \"\\n{{\" /[a-z]+/ \"}}\" <[{close}]>"),
     ] {
-        assert_eq!(check(GrammarKind::Lark, &text).await, Ok(()), "{text}");
+        assert_eq!(check(GrammarKind::Lark, &text), Ok(()), "{text}");
     }
 }
 
