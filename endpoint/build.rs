@@ -7,8 +7,16 @@ use tonic_prost_build::Builder;
 const FOLDER: &str = "../proto";
 const ENCODED: &str = "crate::wire::Encoded";
 /// What Python answers.
-const CALLS: &[&str] =
-    &["LoadAdapter", "UnloadAdapter", "Sleep", "WakeUp", "CheckWeights", "ReplaceWeights", "ReceiveWeights"];
+const CALLS: &[&str] = &[
+    "LoadAdapter",
+    "UnloadAdapter",
+    "Sleep",
+    "WakeUp",
+    "CheckWeights",
+    "ReplaceWeights",
+    "ReceiveWeights",
+    "FetchBlocks",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={FOLDER}/engine.proto");

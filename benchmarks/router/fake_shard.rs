@@ -157,6 +157,13 @@ impl pb::engine_server::Engine for Shard {
     ) -> Result<Response<pb::ReceiveWeightsResponse>, Status> {
         Err(Status::invalid_argument("it has no weights"))
     }
+
+    async fn fetch_blocks(
+        &self,
+        _: Request<pb::FetchBlocksRequest>,
+    ) -> Result<Response<pb::FetchBlocksResponse>, Status> {
+        Err(Status::invalid_argument("it has no cache"))
+    }
 }
 
 async fn answer(

@@ -74,6 +74,10 @@ impl Engine for Service {
         self.calls.ask("ReceiveWeights", request.into_inner()).await.map(Response::new)
     }
 
+    async fn fetch_blocks(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
+        self.calls.ask("FetchBlocks", request.into_inner()).await.map(Response::new)
+    }
+
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let interval_ms = request.into_inner().interval_ms.clamp(*BEAT_MS.start(), *BEAT_MS.end());
         let (streams, mut stopping) = (self.streams.clone(), self.stopping.clone());

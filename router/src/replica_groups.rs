@@ -40,12 +40,14 @@ pub(crate) fn to_connect(
         return Err(GroupsError::Uneven { sockets, replicas });
     }
     let step_timeout = Duration::from_secs(config.options.step_timeout);
+    let transfer_timeout = Duration::from_secs(config.options.replicas.block_transfer_timeout);
     let access = config.options.replicas.access()?;
     let options = |number, address: &ReplicaAddress| ConnectOptions {
         sockets: address.sockets(&access),
         step_timeout,
         origin: Origin { number, address: address.to_string(), is_supervised: false },
         wanted: wanted.clone(),
+        transfer_timeout,
     };
     let own_options = |(number, shards): (usize, Vec<ShardAddress>)| ConnectOptions {
         sockets: shards.iter().map(|shard| shard.socket(&access)).collect(),
@@ -56,6 +58,7 @@ pub(crate) fn to_connect(
             is_supervised: config.supervised,
         },
         wanted: wanted.clone(),
+        transfer_timeout,
     };
     let is_removed = |number: usize| recorded.is_some_and(|recorded| recorded.removed.contains(&number));
     let own = config.own_replicas().into_iter().enumerate();

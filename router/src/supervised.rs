@@ -37,10 +37,11 @@ fn failures(before: &[ReplicaStatus], now: &[ReplicaStatus]) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::role::Role;
 
     #[test]
     fn only_a_replica_that_has_just_failed_is_reported() {
-        let one = |replica, status| ReplicaStatus { replica, takes_requests: true, status };
+        let one = |replica, status| ReplicaStatus { replica, takes_requests: true, role: Role::Both, status };
         let ready = |replica| one(replica, EngineStatus::Ready);
         let down = |replica| one(replica, EngineStatus::Restarting("gone".to_owned()));
         let lines =

@@ -119,6 +119,17 @@ pub enum Endpoint {
     Grpcio,
 }
 
+/// What a replica is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// It computes prompts and generates
+    Both,
+    /// It computes prompts, and others generate
+    Prefill,
+    /// It generates, and computes prompts where nobody else does
+    Decode,
+}
+
 /// Where the weights come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LoadFormat {

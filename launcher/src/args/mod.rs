@@ -20,7 +20,7 @@ use penstock_router::engine::speculation::Speculation;
 use penstock_router::observe::log_level::LogLevel;
 use tracing::level_filters::LevelFilter;
 
-pub use choices::{Device, LoadFormat, name_of};
+pub use choices::{Device, LoadFormat, Role, name_of};
 pub use executor::ExecutorArgs;
 pub use model::{HubArgs, ModelArgs};
 pub use models::{ModelSpec, ModelsArgs};

@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args as ClapArgs};
 use penstock_router::base::boolean::boolean;
 
-use super::choices::{AllReduce, AttentionBackend, CpuActivations, Device, Endpoint};
+use super::choices::{AllReduce, AttentionBackend, CpuActivations, Device, Endpoint, Role};
 
 /// How it is computed.
 #[derive(Debug, Clone, ClapArgs)]
@@ -12,6 +12,11 @@ pub struct ShardArgs {
     /// prompt in its cache, or least to do
     #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub num_replicas: u32,
+
+    /// What each replica of --num-replicas is for, in their order, as in prefill,decode: `prefill` computes prompts, and others
+    /// generate; `decode` generates, and computes prompts where nobody else does [default: both for all]
+    #[arg(long, env, value_enum, value_delimiter = ',', value_name = "ROLES")]
+    pub role: Vec<Role>,
 
     /// Shards that the model, or each replica, is split over (tensor parallel); with --pipeline-parallel-size those of a
     /// stage [default: every visible GPU, divided among replicas and stages; 1 on the CPU]

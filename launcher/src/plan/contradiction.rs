@@ -6,7 +6,7 @@ use penstock_router::engine::replica_address::ReplicaAddress;
 use penstock_router::engine::speculation::Speculation;
 use thiserror::Error;
 
-use crate::args::Args;
+use crate::args::{Args, Role};
 
 /// Why the flags contradict each other or this machine.
 #[derive(Debug, PartialEq, Eq, Error)]
@@ -66,6 +66,16 @@ pub enum PlanError {
     ReplicasOverRay { replicas: u32 },
     #[error("--nnodes {count} is more than the 63 that --executor ray places beside the router")]
     TooManyForRay { count: u32 },
+    #[error(
+        "--role has {roles} roles, and --num-replicas is {replicas}: give each replica its role, as in --role prefill,decode"
+    )]
+    RolesOfOthers { roles: usize, replicas: u32 },
+    #[error(
+        "--role {role} and --prefix-caching false exclude each other: blocks come to another replica as parts of its prefix cache"
+    )]
+    RoleWithoutCache { role: &'static str },
+    #[error("--role and --nnodes exclude each other; drop one of the two")]
+    RoleOverNodes,
     #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
     SocketPathTooLong(PathBuf),
     #[error("--speculation draft needs --draft-model, a small model; add it or use --speculation ngram")]
@@ -82,6 +92,7 @@ pub enum PlanError {
 pub fn contradiction(args: &Args) -> Option<PlanError> {
     contradiction_of_shards(args)
         .or_else(|| contradiction_of_nodes(args))
+        .or_else(|| contradiction_of_roles(args))
         .or_else(|| contradiction_of_limits(args))
         .or_else(|| contradiction_of_drafts(args))
 }
@@ -128,6 +139,23 @@ fn goes_over_tcp(args: &Args) -> bool {
     let replicas = &args.router.replicas;
     let has_tcp = replicas.replica.iter().any(|address| matches!(address, ReplicaAddress::Tcp(_)));
     args.nodes.are_several() || has_tcp || replicas.admin_socket.is_some()
+}
+
+fn contradiction_of_roles(args: &Args) -> Option<PlanError> {
+    let (roles, replicas) = (&args.shards.role, args.shards.num_replicas);
+    if roles.is_empty() {
+        return None;
+    }
+    if roles.len() != replicas as usize {
+        return Some(PlanError::RolesOfOthers { roles: roles.len(), replicas });
+    }
+    let special = roles.iter().find(|role| **role != Role::Both)?;
+    match special {
+        _ if args.nodes.are_several() || args.executor.is_ray() => Some(PlanError::RoleOverNodes),
+        _ if args.router.prefix_caching => None,
+        Role::Prefill => Some(PlanError::RoleWithoutCache { role: "prefill" }),
+        Role::Decode | Role::Both => Some(PlanError::RoleWithoutCache { role: "decode" }),
+    }
 }
 
 fn contradiction_of_ray(args: &Args) -> Option<PlanError> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use penstock_router::engine::speculation::Speculation;
 
 use super::{EachStart, Places, ProcessSpec, Readiness};
-use crate::args::{Args, Device, name_of};
+use crate::args::{Args, Device, Role, name_of};
 use crate::report::shard_name;
 
 /// Token positions per KV block if the size of the cache is given in tokens; else the shards choose the block size.
@@ -89,6 +89,11 @@ impl Group<'_> {
         Some(self.args.router.speculation.max_drafts_of_step(self.num_slots())).filter(|states| *states > 0)
     }
 
+    /// What it is for, where that is not everything.
+    fn role(&self) -> Option<Role> {
+        self.args.shards.role.get(self.number as usize).copied().filter(|role| *role != Role::Both)
+    }
+
     /// Sequences that a shard holds at a time.
     fn num_slots(&self) -> u32 {
         self.args.shards.max_batch_size.unwrap_or(DEFAULT_BATCH_SIZE)
@@ -147,8 +152,11 @@ impl Group<'_> {
         let shards = &self.args.shards;
         let first_gpu = Some(self.number * self.num_shards).filter(|first| *first > 0);
         let replicas = &self.args.router.replicas;
-        let of_nodes = |file: &Option<PathBuf>| {
-            file.as_ref().filter(|_| self.is_over_nodes()).map(|file| file.display().to_string())
+        let text = |file: &PathBuf| file.display().to_string();
+        let of_nodes = |file: &Option<PathBuf>| file.as_ref().filter(|_| self.is_over_nodes()).map(text);
+        // Blocks may come over TCP, too.
+        let of_tcp = |file: &Option<PathBuf>| {
+            file.as_ref().filter(|_| self.is_over_nodes() || self.role().is_some()).map(text)
         };
         vec![
             ("log-level", Some(self.args.shard_log_level().to_string())),
@@ -161,13 +169,14 @@ impl Group<'_> {
             ),
             ("ranks-per-node", self.is_over_nodes().then(|| self.num_shards.to_string())),
             ("secret-file", of_nodes(&replicas.replica_secret_file)),
-            ("tls-cert", of_nodes(&replicas.replica_tls_cert)),
-            ("tls-key", of_nodes(&replicas.replica_tls_key)),
-            ("tls-ca", of_nodes(&replicas.replica_tls_ca)),
+            ("tls-cert", of_tcp(&replicas.replica_tls_cert)),
+            ("tls-key", of_tcp(&replicas.replica_tls_key)),
+            ("tls-ca", of_tcp(&replicas.replica_tls_ca)),
             ("num-replicas", Some(self.num_sharing()).filter(|all| *all > 1).map(|it| it.to_string())),
             ("first-gpu", first_gpu.map(|it| it.to_string())),
             ("expert-parallel", self.expert_parallel.map(|is_asked| is_asked.to_string())),
             ("endpoint", Some(name_of(&shards.endpoint))),
+            ("role", self.role().as_ref().map(name_of)),
             ("parent-pipe-fd", Some(self.places.parent_pipe_fd.to_string())),
         ]
     }

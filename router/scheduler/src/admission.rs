@@ -133,7 +133,7 @@ impl Scheduler {
 
     /// Blocks that the running sequences and this one will probably want before one of them ends. Nothing if it
     /// would run alone: then it has to run.
-    fn expected_growth(&self, candidate: &Sequence) -> usize {
+    pub(crate) fn expected_growth(&self, candidate: &Sequence) -> usize {
         if self.sequences.num_running() == 0 {
             return 0;
         }

@@ -34,6 +34,8 @@ pub enum EventKind {
     Preempted,
     /// The shards were lost, and it waits to be computed again. Its client is not told.
     Replayed,
+    /// Its prompt is computed, and it goes on with another scheduler. Its client is not told.
+    PassedOn,
     /// It failed, and no other request with it.
     Failed(Failure),
 }
@@ -44,12 +46,16 @@ impl EventKind {
         match self {
             Self::Token(_, finish) => finish.is_some(),
             Self::Failed(_) => true,
-            Self::Admitted { .. } | Self::PromptLogprobs(_) | Self::Preempted | Self::Replayed => false,
+            Self::Admitted { .. }
+            | Self::PromptLogprobs(_)
+            | Self::Preempted
+            | Self::Replayed
+            | Self::PassedOn => false,
         }
     }
 
     /// Whether the request's client is told.
     pub fn is_for_client(&self) -> bool {
-        !matches!(self, Self::Preempted | Self::Replayed)
+        !matches!(self, Self::Preempted | Self::Replayed | Self::PassedOn)
     }
 }

@@ -68,9 +68,12 @@ impl Scheduler {
         there.offer_to(sequence).filter(|offer| pays_to_move(&here, offer))
     }
 
-    /// Whether nothing of a waiting request is on its way, and it is not one that is tried alone here.
+    /// Whether nothing of a waiting request is on its way, and it is not one that is tried alone here or leaves already.
     pub(crate) fn may_go(&self, sequence: &Sequence) -> bool {
-        !sequence.is_in_flight() && sequence.num_losses() < MAX_LOSSES && !self.suspects.has(sequence.id())
+        !sequence.is_in_flight()
+            && sequence.num_losses() < MAX_LOSSES
+            && !self.suspects.has(sequence.id())
+            && !self.transfers.take_away(sequence.id())
     }
 
     fn has_blocks_for(&self, sequence: &Sequence) -> bool {

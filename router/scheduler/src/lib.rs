@@ -10,7 +10,8 @@
 //! - [`Scheduler`] (`scheduler`) takes requests in and lets them go; `step` makes plans, `outcome` takes their answers
 //!   in, `trial` deals with lost shards and `rest` with those that forget all on purpose; `admission` and `spans` are what they have in common
 //! - `beside` is what several schedulers need of each other, where the model has replicas; `placement` says which of them
-//!   a request goes to, `hand_over` moves one that waits, and `leaving` all of one that is to take nothing new
+//!   a request goes to, `hand_over` moves one that waits, `pass_on` one whose prompt is computed, with its blocks, and
+//!   `leaving` all of one that is to take nothing new
 //! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `adapters`,
 //!   `pipeline`, `suspects`
 //! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `snapshots`,
@@ -36,6 +37,7 @@ mod memory;
 mod outcome;
 mod output_lengths;
 mod pace;
+mod pass_on;
 mod pipeline;
 mod placement;
 mod plan;
@@ -65,6 +67,7 @@ pub use config::{Capacity, SchedulerConfig};
 pub use event::{Event, EventKind};
 pub use hand_over::even_out;
 pub use load::{Load, StepSize, Totals};
+pub use pass_on::{TransferId, arrive, pass_on};
 pub use pipeline::{MAX_PLANS_IN_FLIGHT, Mismatch};
 pub use placement::{Placement, PlacementPolicy};
 pub use plan::{

@@ -23,10 +23,15 @@ pub struct Promises {
 impl Promises {
     /// A sequence begins to run. What another has promised already stays the other's.
     pub fn make(&mut self, id: RequestId, blocks: &[BlockKey], prompt: BlockKey) {
+        self.make_blocks(id, blocks);
+        self.prompts.entry(prompt).or_insert(id);
+    }
+
+    /// These blocks come for a sequence from another scheduler.
+    pub fn make_blocks(&mut self, id: RequestId, blocks: &[BlockKey]) {
         for key in blocks {
             self.blocks.entry(*key).or_insert(id);
         }
-        self.prompts.entry(prompt).or_insert(id);
     }
 
     /// A running sequence will have its state kept behind one of its blocks.
@@ -48,7 +53,7 @@ impl Promises {
         remove_if_owned(&mut self.prompts, prompt, id);
     }
 
-    /// The running sequence that will publish a block.
+    /// The sequence that runs or comes and will publish a block.
     pub fn owner_of_block(&self, key: BlockKey) -> Option<RequestId> {
         self.blocks.get(&key).copied()
     }
@@ -62,7 +67,7 @@ impl Promises {
         self.prompts.get(&key).copied()
     }
 
-    /// Panics if a sequence that does not run has promised anything.
+    /// Panics if a sequence that neither runs nor comes has promised anything.
     pub fn check(&self, runs: impl Fn(RequestId) -> bool) {
         let mut owners = self.blocks.values().chain(self.snapshots.values()).chain(self.prompts.values());
         assert!(owners.all(|id| runs(*id)), "a sequence that does not run promises blocks");

@@ -31,6 +31,8 @@ pub struct Row {
     num_drafts: u32,
     /// The last plan that touches the row.
     last_step: u64,
+    /// Whether any plan computes something in it.
+    has_begun: bool,
     /// Positions at which its state is to be kept, in order: a span must end there.
     points: Vec<u32>,
     /// The state of its output that was kept last.
@@ -48,6 +50,7 @@ impl Row {
             len,
             num_drafts: 0,
             last_step,
+            has_begun: false,
             points: Vec::new(),
             rolling: None,
         }
@@ -82,6 +85,10 @@ impl Row {
         self.planned - self.num_drafts
     }
 
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
     pub fn last_step(&self) -> u64 {
         self.last_step
     }
@@ -95,6 +102,7 @@ impl Row {
     pub fn plan(&mut self, count: u32, step: u64) -> bool {
         self.planned += count;
         self.last_step = step;
+        self.has_begun = true;
         let samples = self.planned == self.len;
         self.len += u32::from(samples);
         samples

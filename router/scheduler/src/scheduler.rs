@@ -12,6 +12,7 @@ use crate::keyed_tokens::KeyedTokens;
 use crate::load::{Load, StepSize, Totals};
 use crate::memory::Memory;
 use crate::output_lengths::OutputLengths;
+use crate::pass_on::Transfers;
 use crate::pipeline::Pipeline;
 use crate::prefix_index::KeyMaker;
 use crate::request::{NewRequest, Refused, RequestId};
@@ -33,6 +34,7 @@ pub struct Scheduler {
     pub(crate) adapters: AdapterPlaces,
     pub(crate) pipeline: Pipeline,
     pub(crate) suspects: Suspects,
+    pub(crate) transfers: Transfers,
     pub(crate) output_lengths: OutputLengths,
     pub(crate) totals: Totals,
     /// The last time it was told.
@@ -51,6 +53,7 @@ impl Scheduler {
             adapters: AdapterPlaces::new(config.max_adapters),
             pipeline: Pipeline::new(),
             suspects: Suspects::default(),
+            transfers: Transfers::default(),
             output_lengths: OutputLengths::new(),
             totals: Totals::default(),
             now: Duration::ZERO,
@@ -125,9 +128,12 @@ impl Scheduler {
         self.backlog.waiting_by_tenant()
     }
 
-    /// Whether nothing waits, runs or is in flight.
+    /// Whether nothing waits, runs or is in flight, and no blocks are copied.
     pub fn is_idle(&self) -> bool {
-        self.sequences.len() == 0 && self.pipeline.is_empty() && self.slots.is_settled()
+        self.sequences.len() == 0
+            && self.pipeline.is_empty()
+            && self.slots.is_settled()
+            && self.transfers.are_none()
     }
 
     /// Panics if anything that must always hold does not. For tests and idle moments.
@@ -135,7 +141,7 @@ impl Scheduler {
         let running = self.sequences.all_running();
         self.sequences.check();
         self.backlog.check(self.sequences.all_waiting());
-        let runs = |id| self.sequences.is_running(id);
+        let runs = |id| self.sequences.is_running(id) || self.transfers.bring(id);
         self.memory.check(running.clone().map(Running::row), runs, self.pipeline.snapshots());
         self.slots.check(running.clone().map(Running::slot));
         let running = running.filter_map(|running| running.sequence().adapter());
@@ -143,7 +149,7 @@ impl Scheduler {
         self.adapters.check(waiting.chain(running.clone()), running);
         self.pipeline.check();
         self.suspects.check(|id| self.sequences.contains(id));
-        if self.sequences.num_running() == 0 && self.pipeline.is_empty() {
+        if self.sequences.num_running() == 0 && self.pipeline.is_empty() && self.transfers.are_none() {
             self.memory.check_unused();
         }
     }

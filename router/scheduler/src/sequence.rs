@@ -44,6 +44,8 @@ pub struct Sequence {
     prompt_scores: Vec<Option<PromptScore>>,
     /// Blocks that had been published when it came to its scheduler.
     num_published_before: u64,
+    /// Whether its scheduler generates it, even if it passes others on.
+    is_kept: bool,
 }
 
 impl Sequence {
@@ -69,6 +71,7 @@ impl Sequence {
             next_pause: 0,
             prompt_scores: Vec::new(),
             num_published_before: 0,
+            is_kept: false,
         }
     }
 
@@ -87,6 +90,16 @@ impl Sequence {
     pub fn leave(&mut self) {
         self.uncharged = 0;
         self.blocked_since = None;
+        self.is_kept = false;
+    }
+
+    /// Its scheduler generates it, even if it passes others on.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.is_kept
     }
 
     /// Tokens that are to be computed before it generates, while it waits.

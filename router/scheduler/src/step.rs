@@ -86,7 +86,7 @@ impl Scheduler {
     fn plan_decodes(&mut self, draft: &mut PlanDraft) -> Streams {
         let mut streams = Streams::default();
         let decoding = self.sequences.all_running().filter(|running| running.is_decoding());
-        let decoding: Vec<_> = decoding.map(Running::id).collect();
+        let decoding: Vec<_> = decoding.filter(|it| !self.is_to_pass_on(it)).map(Running::id).collect();
         let mut drafts = DraftBudget::new(&self.config, decoding.len(), draft.budget());
         for id in decoding {
             if draft.budget() > 0 && self.make_room(id, draft) {
@@ -125,7 +125,8 @@ impl Scheduler {
             let sequence = self.sequences.waiting(*id);
             sequence.is_none_or(|sequence| self.adapters.may_enter(sequence.adapter(), gate))
         };
-        self.backlog.iter().find(|id| !passed.contains(id) && may_run(id))
+        let stays = |id: &RequestId| !self.transfers.take_away(*id);
+        self.backlog.iter().find(|id| !passed.contains(id) && stays(id) && may_run(id))
     }
 
     /// Whose adapter may have a place in this plan. Requests that wait for one are told so, and the first of them that
@@ -199,8 +200,10 @@ impl Scheduler {
     /// What running sequences have to compute that have nothing in this step yet, in the order of their chunks.
     fn rests(&self, step: u64) -> Vec<Rest> {
         let idle = self.sequences.all_running().filter(|running| running.row().last_step() < step);
+        let staying = idle.filter(|running| !self.is_to_pass_on(running));
         // A decode for which there was no room has no block for its next position.
-        let mut rests: Vec<_> = idle.map(|running| self.rest(running)).filter(|rest| rest.len > 0).collect();
+        let mut rests: Vec<_> =
+            staying.map(|running| self.rest(running)).filter(|rest| rest.len > 0).collect();
         rests.sort_unstable();
         rests
     }

@@ -41,6 +41,7 @@ impl Scheduler {
         for id in &resuming {
             self.requeue(*id);
         }
+        self.forget_transfers();
         self.memory.forget_all();
         self.slots.forget_retired();
         self.pipeline.restart();

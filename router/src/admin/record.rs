@@ -76,6 +76,7 @@ fn recorded(replicas: &[ReplicaEntry], num_supervised: usize) -> Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::role::Role;
 
     fn entry(replica: usize, state: ReplicaState, supervised: bool) -> ReplicaEntry {
         ReplicaEntry {
@@ -85,6 +86,7 @@ mod tests {
             reason: None,
             draining: state != ReplicaState::Ready,
             supervised,
+            role: Role::Both,
             waiting: 0,
             running: 0,
             kv_blocks_used: 0,

@@ -16,6 +16,7 @@ pub mod pem;
 pub mod private_socket;
 pub(crate) mod rate_limit;
 pub(crate) mod request_id;
+pub mod role;
 pub mod shutdown;
 pub(crate) mod socket_path;
 pub(crate) mod text_or_list;

@@ -4,6 +4,7 @@ use penstock_scheduler::{Outcome, Sampled};
 
 use super::client::{Description, RankOutcome};
 use super::{EngineError, EngineFacts};
+use crate::base::role::Role;
 
 /// The facts of rank 0, if every rank has its own place in the group and sends the same facts. Bytes are those of all.
 pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, EngineError> {
@@ -35,6 +36,19 @@ pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, 
         quantization.from_cache = all().all(|one| one.from_cache);
     }
     Ok(facts)
+}
+
+/// The role of rank 0, if every rank has the same.
+pub(super) fn agreed_role(descriptions: &[Description]) -> Result<Role, EngineError> {
+    let first = descriptions.first().map_or(Role::Both, |first| first.role);
+    match descriptions.iter().position(|other| other.role != first) {
+        None => Ok(first),
+        Some(rank) => {
+            let reason =
+                format!("its role is {:?}, and that of rank 0 is {first:?}", descriptions[rank].role);
+            Err(EngineError::Protocol { rank, reason })
+        }
+    }
 }
 
 /// Facts of a rank with those of the first where ranks may differ: each has a device of its own number, and its part of
@@ -162,6 +176,8 @@ mod tests {
             last_epoch: 0,
             sleep_level: 0,
             weights_label: String::new(),
+            role: if rank == 0 { Role::Prefill } else { Role::Decode },
+            block_source: None,
             facts,
         }
     }
@@ -176,6 +192,14 @@ mod tests {
         assert!(agreed_facts(&[described(0, "int4", 100), described(1, "int8", 100)]).is_err());
         let plain = Description { facts: self::facts(), ..described(1, "", 0) };
         assert!(agreed_facts(&[described(0, "int4", 100), plain]).is_err());
+    }
+
+    #[test]
+    fn ranks_must_agree_on_their_role() {
+        let ranks = [described(0, "int4", 1), described(1, "int4", 1)];
+        assert!(matches!(agreed_role(&ranks[..1]), Ok(Role::Prefill)));
+        let error = agreed_role(&ranks).unwrap_err().to_string();
+        assert!(error.contains("its role is Decode, and that of rank 0 is Prefill"), "{error}");
     }
 
     #[test]

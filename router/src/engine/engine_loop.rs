@@ -17,8 +17,9 @@ use crate::engine::link::Arrival;
 use crate::engine::replica::{Answered, Replica};
 use crate::engine::replicas::Replicas;
 use crate::engine::roster::Departed;
+use crate::engine::transfers::{Transferred, Transfers};
 use crate::engine::{Engine, EngineError};
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Observer, TransferSummary};
 use crate::observe::telemetry::SequenceTraces;
 
 /// How often deadlines in the queue are looked at when nothing else happens.
@@ -42,6 +43,7 @@ pub fn spawn(
     let pulse = Arc::new(Pulse::new());
     let engine_loop = EngineLoop {
         replicas,
+        transfers: Transfers::default(),
         observer: Box::new(observer),
         status: status_tx.clone(),
         pulse: Arc::clone(&pulse),
@@ -66,6 +68,7 @@ pub fn spawn(
 
 struct EngineLoop {
     replicas: Replicas,
+    transfers: Transfers,
     status: watch::Sender<Vec<ReplicaStatus>>,
     pulse: Arc<Pulse>,
     observer: Box<dyn Observer>,
@@ -87,6 +90,7 @@ impl EngineLoop {
                     None => return Ok(()),
                 },
                 (from, arrival) = self.replicas.next() => self.on_arrival(from, arrival).map_err(|error| (from, error)),
+                done = self.transfers.next() => { self.on_transferred(&done); Ok(()) }
                 _ = ticks.tick() => { self.on_tick(); Ok(()) }
             };
             // Commands that are already here go into the same plan.
@@ -101,8 +105,10 @@ impl EngineLoop {
             }
             self.relieve();
             self.change();
+            self.pass_on();
             self.send_all_plans();
             if self.replicas.even_out() {
+                self.pass_on();
                 self.send_all_plans();
             }
             self.tell_cache_events();
@@ -159,6 +165,24 @@ impl EngineLoop {
                 self.tell_status();
             }
         }
+    }
+
+    /// What a replica has computed the prompt of goes on with another, if that is how they are to be used.
+    fn pass_on(&mut self) {
+        let passed = self.replicas.pass_on();
+        passed.begun.into_iter().for_each(|begun| self.transfers.begin(begun));
+        self.publish(passed.events);
+    }
+
+    fn on_transferred(&mut self, done: &Transferred) {
+        self.replicas.on_transferred(done);
+        let Transferred { num_blocks, took, .. } = *done;
+        self.observer.on_transfer(&TransferSummary {
+            num_blocks,
+            num_bytes: done.result.as_ref().copied().unwrap_or_default(),
+            took,
+            is_copied: done.result.is_ok(),
+        });
     }
 
     /// Shards that are not what is wanted of them become so.
@@ -268,6 +292,7 @@ impl EngineLoop {
     /// Requests are kept, but for those that are given up. They go on with another replica, or when the shards are back.
     fn lose_shards(&mut self, replica: usize, error: &EngineError) {
         let lost = self.replicas.get(replica);
+        let number = lost.number();
         if error.is_final() {
             error!(replica, reason = %error, "the shards are lost for good");
             lost.lose_for_good(error);
@@ -276,6 +301,9 @@ impl EngineLoop {
             let (unanswered, events) = lost.go_down(error);
             self.observer.on_lost(unanswered);
             self.publish(events);
+        }
+        for (transfer, from) in self.transfers.lost(number) {
+            self.replicas.give_up(transfer, from);
         }
         let failed = self.replicas.move_on();
         self.publish(failed);

@@ -9,6 +9,7 @@ use penstock_scheduler::{EventKind, NewRequest, Refused, RequestId, TopToken};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::base::role::Role;
 use crate::engine::EngineFacts;
 use crate::engine::adapters::{AdapterLease, AdapterUse};
 use crate::engine::changes::{Change, ChangeReply};
@@ -80,6 +81,7 @@ impl EngineStatus {
 pub(crate) struct ReplicaStatus {
     pub replica: usize,
     pub takes_requests: bool,
+    pub role: Role,
     pub status: EngineStatus,
 }
 
@@ -139,6 +141,11 @@ impl EngineHandle {
     /// How many replicas there are, ready or not.
     pub fn num_replicas(&self) -> usize {
         self.status.borrow().len()
+    }
+
+    /// What each replica is for, in the order of their numbers.
+    pub fn roles(&self) -> Vec<Role> {
+        self.status.borrow().iter().map(|replica| replica.role).collect()
     }
 
     /// Whether the engine loop turns, whatever the shards do.

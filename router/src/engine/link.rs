@@ -79,6 +79,14 @@ impl Link {
         }
     }
 
+    /// The engine, while the shards are reached.
+    pub fn engine(&self) -> Option<&dyn Engine> {
+        match self {
+            Self::Up(engine) => Some(&**engine),
+            Self::Down(_) => None,
+        }
+    }
+
     /// Shards that are at rest become what is wanted of them; until then they are down.
     pub fn change(&mut self) {
         if let Self::Up(engine) = self {

@@ -7,6 +7,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::Engine;
+use crate::base::role::Role;
 
 /// Why a replica is not added, drained or removed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -42,6 +43,8 @@ pub struct ReplicaEntry {
     pub draining: bool,
     /// Whether a launcher starts and restarts its shards.
     pub supervised: bool,
+    /// What it is for.
+    pub role: Role,
     /// Requests in its queue.
     pub waiting: usize,
     /// Requests in its batch.

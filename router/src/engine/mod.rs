@@ -3,6 +3,7 @@
 
 pub mod adapters;
 mod agreement;
+pub mod block_transfer;
 mod changes;
 mod client;
 pub mod condition;
@@ -15,6 +16,7 @@ mod link;
 pub mod membership;
 pub mod mutual_tls;
 pub mod operator;
+mod passing;
 pub mod recruiter;
 mod replica;
 pub mod replica_access;
@@ -26,6 +28,7 @@ mod rest;
 mod roster;
 mod shard_adapters;
 pub mod shard_address;
+mod shard_blocks;
 mod shard_condition;
 pub mod shard_socket;
 mod shard_trainer;
@@ -33,7 +36,10 @@ mod shard_weights;
 mod sharded;
 pub mod speculation;
 pub mod trainer;
+mod transfers;
 pub mod weights;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use penstock_scheduler::{Capacity, Outcome, Plan};
@@ -42,7 +48,10 @@ use serde_json::Value;
 use thiserror::Error;
 use utoipa::ToSchema;
 
+use block_transfer::{BlockFetcher, GroupSource};
 use condition::Condition;
+
+use crate::base::role::Role;
 
 pub use changes::ChangeError;
 pub use client::{Patience, describe_shard, watch_shard};
@@ -295,4 +304,19 @@ pub trait Engine: Send {
 
     /// What the shards are like since they were connected last.
     fn condition(&self) -> Condition;
+
+    /// What its replica is for, as the shards said when they were connected last.
+    fn role(&self) -> Role {
+        Role::Both
+    }
+
+    /// Where others fetch its blocks, if they can; while its stream is open.
+    fn block_source(&self) -> Option<GroupSource> {
+        None
+    }
+
+    /// Has its shards fetch blocks for the stream that is open now.
+    fn block_fetcher(&self) -> Option<Arc<dyn BlockFetcher>> {
+        None
+    }
 }

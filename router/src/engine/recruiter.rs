@@ -23,6 +23,7 @@ pub trait Recruit: Send + Sync {
 pub struct Recruiter {
     access: ReplicaAccess,
     step_timeout: Duration,
+    transfer_timeout: Duration,
     adapters: Adapters,
     facts: EngineFacts,
     groups: Groups,
@@ -33,7 +34,8 @@ impl Recruiter {
     /// For replicas beside one that is connected. They are to hold these adapters, too, and those on TCP ask for this.
     pub fn beside(engine: &ShardedEngine, access: ReplicaAccess, adapters: Adapters) -> Self {
         let (facts, groups, wanted) = (engine.facts().clone(), engine.groups().clone(), engine.wanted());
-        Self { access, step_timeout: engine.step_timeout(), adapters, facts, groups, wanted }
+        let (step_timeout, transfer_timeout) = (engine.step_timeout(), engine.transfer_timeout());
+        Self { access, step_timeout, transfer_timeout, adapters, facts, groups, wanted }
     }
 }
 
@@ -45,6 +47,7 @@ impl Recruit for Recruiter {
             step_timeout: self.step_timeout,
             origin: Origin { address: address.to_string(), ..Origin::default() },
             wanted: self.wanted.clone(),
+            transfer_timeout: self.transfer_timeout,
         };
         let mut engine = ShardedEngine::waiting(options, self.facts.clone(), self.groups.clone());
         engine.restores(self.adapters.clone());

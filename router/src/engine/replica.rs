@@ -1,6 +1,7 @@
 //! One replica of the model: a group of shards that hold all of it, and the scheduler that plans their steps. It knows
 //! neither clients nor other replicas.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_scheduler::{
@@ -9,11 +10,13 @@ use penstock_scheduler::{
 };
 use tokio::sync::oneshot;
 
+use super::block_transfer::{BlockFetcher, GroupSource};
 use super::condition::Condition;
 use super::generation::EngineStatus;
 use super::link::{Arrival, Link};
 use super::membership::{ReplicaEntry, ReplicaState};
 use super::{Engine, EngineError, Origin};
+use crate::base::role::Role;
 use crate::observe::observer::{Levels, ReplicaLevels, StepSummary};
 use crate::observe::telemetry::{AnsweredStep, SequenceTraces};
 
@@ -21,6 +24,8 @@ use crate::observe::telemetry::{AnsweredStep, SequenceTraces};
 pub(super) struct Replica {
     number: usize,
     origin: Origin,
+    /// What it is for; not known before its shards were connected.
+    role: Role,
     link: Link,
     status: EngineStatus,
     scheduler: Scheduler,
@@ -62,6 +67,7 @@ impl Replica {
         Self {
             number,
             origin,
+            role: engine.role(),
             status: if was_connected { status_of(&*engine) } else { waiting() },
             link: if was_connected { Link::Up(engine) } else { Link::down(engine) },
             scheduler,
@@ -82,6 +88,31 @@ impl Replica {
     /// Where its shards are, and who starts them.
     pub fn origin(&self) -> &Origin {
         &self.origin
+    }
+
+    /// What it is for.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Where others fetch its blocks, if they can.
+    pub fn block_source(&self) -> Option<GroupSource> {
+        self.link.engine()?.block_source()
+    }
+
+    /// Has its shards fetch blocks, if they can.
+    pub fn block_fetcher(&self) -> Option<Arc<dyn BlockFetcher>> {
+        self.link.engine()?.block_fetcher()
+    }
+
+    /// Whether plans are sent to its shards.
+    pub fn is_computing(&self) -> bool {
+        self.is_ready() && !self.is_resting
+    }
+
+    /// From now on its scheduler passes on what it has computed the prompt of, or it does not.
+    pub fn set_passes_on(&mut self, passes_on: bool) {
+        self.scheduler.set_passes_on(passes_on);
     }
 
     /// What comes next from the shards. Cancel safe.
@@ -273,6 +304,7 @@ impl Replica {
         }
         self.scheduler.set_weights(engine.condition().weights_number());
         self.status = status_of(&*engine);
+        self.role = engine.role();
         self.link = Link::Up(engine);
         std::mem::replace(&mut self.was_connected, true)
     }
@@ -307,6 +339,7 @@ impl Replica {
             reason: self.status.reason().map(str::to_owned),
             draining: !self.takes_requests(),
             supervised: self.origin.is_supervised,
+            role: self.role,
             waiting: load.waiting,
             running: load.running,
             kv_blocks_used: load.used_blocks,

@@ -48,6 +48,11 @@ pub struct ReplicaOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_socket: Option<PathBuf>,
 
+    /// Seconds that blocks of the cache may take from a replica of the role prefill to one that generates; when they are over,
+    /// the prompt is computed again
+    #[arg(long, env, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub block_transfer_timeout: u64,
+
     /// Which replica a request goes to
     #[arg(long, env, value_enum, default_value = "prefix")]
     pub replica_policy: ReplicaPolicy,

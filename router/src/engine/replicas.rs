@@ -27,6 +27,9 @@ pub(super) struct Replicas {
     /// With the size of the server; each replica has a part of it.
     pub(super) config: SchedulerConfig,
     pub(super) placement: Placement,
+    /// Which of them generates what another has computed the prompt of.
+    pub(super) generators: Placement,
+    pub(super) next_transfer: u64,
     next_id: u64,
     /// Whose turn it is to be heard first.
     turn: usize,
@@ -35,9 +38,15 @@ pub(super) struct Replicas {
 impl Replicas {
     /// One for each engine; those that are not connected yet join when they are.
     pub fn new(engines: Vec<Box<dyn Engine>>, config: &SchedulerConfig) -> Self {
-        let placement = Placement::new(config.placement);
-        let config = config.clone();
-        let mut this = Self { replicas: Vec::new(), config, placement, next_id: 0, turn: 0 };
+        let mut this = Self {
+            replicas: Vec::new(),
+            placement: Placement::new(config.placement),
+            generators: Placement::new(config.placement),
+            config: config.clone(),
+            next_transfer: 0,
+            next_id: 0,
+            turn: 0,
+        };
         engines.into_iter().for_each(|engine| drop(this.add(engine)));
         this
     }
@@ -144,8 +153,10 @@ impl Replicas {
         if !is_needed || self.replicas.iter().all(|replica| replica.num_waiting() == 0) {
             return false;
         }
-        let ready = self.replicas.iter_mut().filter(|it| it.is_ready() && it.takes_requests());
-        let num_moved = even_out(&mut ready.map(Replica::scheduler_mut).collect::<Vec<_>>());
+        let may_take: Vec<_> = self.replicas.iter().map(|it| self.is_for_prompts(it)).collect();
+        let ready = self.replicas.iter_mut().zip(may_take);
+        let ready = ready.filter(|(it, may_take)| *may_take && it.is_ready() && it.takes_requests());
+        let num_moved = even_out(&mut ready.map(|(it, _)| it.scheduler_mut()).collect::<Vec<_>>());
         if num_moved > 0 {
             debug!(requests = num_moved, "requests that waited go to replicas that are free");
         }
@@ -158,7 +169,10 @@ impl Replicas {
         if let [only] = &self.replicas[..] {
             return only.is_usable().then(|| (0, Offer::default()));
         }
-        self.best(newcomer, Replica::is_ready).or_else(|| self.best(newcomer, Replica::is_usable))
+        let computes = |replica: &Replica| replica.is_ready() && replica.role().computes_prompts();
+        self.best(newcomer, computes)
+            .or_else(|| self.best(newcomer, Replica::is_ready))
+            .or_else(|| self.best(newcomer, Replica::is_usable))
     }
 
     fn best(
@@ -208,6 +222,7 @@ impl Replicas {
         let status = |replica: &Replica| ReplicaStatus {
             replica: replica.number(),
             takes_requests: replica.takes_requests(),
+            role: replica.role(),
             status: replica.status().clone(),
         };
         self.replicas.iter().map(status).collect()

@@ -162,7 +162,7 @@ impl Replicas {
     fn offers(&self, from: usize, id: RequestId) -> Vec<Option<Offer>> {
         let here: &Scheduler = self.replicas[from].scheduler();
         let offer = |there: &Replica| {
-            let may_take = there.is_ready() && there.takes_requests();
+            let may_take = there.is_ready() && there.takes_requests() && self.is_for_prompts(there);
             if may_take { here.offer_of(id, there.scheduler()) } else { None }
         };
         self.replicas.iter().map(offer).collect()

@@ -9,18 +9,21 @@ use futures::future::select_ok;
 use penstock_scheduler::{Outcome, Plan};
 
 use super::adapters::Adapters;
-use super::agreement::{agreed_facts, agreed_outcome};
+use super::agreement::{agreed_facts, agreed_outcome, agreed_role};
+use super::block_transfer::{BlockFetcher, BlockSource, GroupSource};
 use super::client::{Connection, Description, Patience};
 use super::condition::{Condition, Wanted};
 use super::group_stream::GroupStream;
 use super::groups::{Group, Groups};
 use super::heartbeats::Heartbeats;
 use super::shard_adapters::ReplicaAdapters;
+use super::shard_blocks::GroupFetcher;
 use super::shard_condition::{bring, is_as_wanted};
 use super::shard_socket::ShardSocket;
 use super::shard_trainer::ReplicaReceivers;
 use super::shard_weights::ReplicaWeights;
 use super::{Engine, EngineError, EngineFacts, Origin};
+use crate::base::role::Role;
 
 /// How to connect to a group.
 #[derive(Debug, Clone)]
@@ -34,6 +37,8 @@ pub struct ConnectOptions {
     pub origin: Origin,
     /// What the shards are to be like.
     pub wanted: Wanted,
+    /// How long blocks may take that come from another replica.
+    pub transfer_timeout: Duration,
 }
 
 /// A group, connected or waited for.
@@ -48,6 +53,10 @@ pub struct ShardedEngine {
     is_known: bool,
     /// What they are like since then.
     condition: Condition,
+    /// What they are for.
+    role: Role,
+    /// Where their blocks are fetched from, by rank; empty if they cannot be.
+    block_sources: Vec<BlockSource>,
     /// Its entry among all groups.
     group: Arc<Group>,
     groups: Groups,
@@ -101,6 +110,8 @@ impl ShardedEngine {
             way: Way::Closed,
             is_known: false,
             condition: Condition::default(),
+            role: Role::Both,
+            block_sources: Vec::new(),
             group,
             groups,
             adapters: None,
@@ -125,6 +136,8 @@ impl ShardedEngine {
         }
         self.epoch = next_epoch(self.epoch, &described);
         self.way = Way::open(connections, self.epoch, options.step_timeout, &condition).await?;
+        self.role = agreed_role(&described)?;
+        self.block_sources = described.into_iter().map_while(|it| it.block_source).collect();
         (self.instance_ids, self.is_known) = (ids, true);
         self.condition = condition;
         if self.condition.asleep.is_some() {
@@ -163,6 +176,16 @@ impl ShardedEngine {
     /// How long one step may take.
     pub(super) fn step_timeout(&self) -> Duration {
         self.options.step_timeout
+    }
+
+    /// How long blocks may take that come from another replica.
+    pub(super) fn transfer_timeout(&self) -> Duration {
+        self.options.transfer_timeout
+    }
+
+    /// Whether a stream of its epoch is open.
+    fn is_open(&self) -> bool {
+        matches!(self.way, Way::Open(_))
     }
 
     /// From now on these adapters are loaded again when the shards were lost, before a plan is sent.
@@ -320,6 +343,20 @@ impl Engine for ShardedEngine {
 
     fn condition(&self) -> Condition {
         self.condition.clone()
+    }
+
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn block_source(&self) -> Option<GroupSource> {
+        let is_source = self.is_open() && self.block_sources.len() == self.options.sockets.len();
+        is_source.then(|| GroupSource { epoch: self.epoch, ranks: self.block_sources.clone() })
+    }
+
+    fn block_fetcher(&self) -> Option<Arc<dyn BlockFetcher>> {
+        let (sockets, timeout) = (self.options.sockets.clone(), self.options.transfer_timeout);
+        self.is_open().then(|| Arc::new(GroupFetcher { sockets, epoch: self.epoch, timeout }) as _)
     }
 }
 

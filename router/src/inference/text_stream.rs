@@ -180,7 +180,7 @@ impl TextStream {
                 Some(EventKind::Token(token, finish)) => TextEvent::Token(self.on_token(token, finish)),
                 Some(EventKind::Failed(failure)) => return self.fail(Error::Failed(failure)),
                 // No concern of a client; the engine loop keeps them.
-                Some(EventKind::Preempted | EventKind::Replayed) => continue,
+                Some(EventKind::Preempted | EventKind::Replayed | EventKind::PassedOn) => continue,
                 None => return self.fail(Error::Incomplete),
             };
             return Some(Ok(event));

@@ -1,5 +1,7 @@
 //! The interface through which the engine loop reports its steps. The metrics implement it, and so do tests.
 
+use std::time::Duration;
+
 use penstock_scheduler::{CacheEvent, Load, StepSize, StepTimings, Totals};
 
 /// Receives the reports of the engine loop.
@@ -23,6 +25,9 @@ pub trait Observer: Send + 'static {
 
     /// The shards of a replica are connected again.
     fn on_reconnected(&mut self) {}
+
+    /// A copy of blocks from one replica to another has ended.
+    fn on_transfer(&mut self, _transfer: &TransferSummary) {}
 
     /// The shards of all replicas are at this level of sleep, 0 if they are awake.
     fn on_condition(&mut self, _sleep_level: u32, _weights: u64) {}
@@ -61,6 +66,11 @@ impl<A: Observer, B: Observer> Observer for (A, Option<B>) {
         self.1.iter_mut().for_each(Observer::on_reconnected);
     }
 
+    fn on_transfer(&mut self, transfer: &TransferSummary) {
+        self.0.on_transfer(transfer);
+        self.1.iter_mut().for_each(|second| second.on_transfer(transfer));
+    }
+
     fn on_condition(&mut self, sleep_level: u32, weights: u64) {
         self.0.on_condition(sleep_level, weights);
         self.1.iter_mut().for_each(|second| second.on_condition(sleep_level, weights));
@@ -76,6 +86,19 @@ pub struct StepSummary {
     pub num_sampled: usize,
     /// Time that the shards spent on each part of it.
     pub timings: StepTimings,
+}
+
+/// One copy of blocks from one replica to another.
+#[derive(Debug, Clone, Copy)]
+pub struct TransferSummary {
+    /// Blocks that were to be copied; 0 if the other one had them all.
+    pub num_blocks: usize,
+    /// Bytes that came, on all ranks together.
+    pub num_bytes: u64,
+    /// How long that took.
+    pub took: Duration,
+    /// Whether all of them came; else the prompt is computed again.
+    pub is_copied: bool,
 }
 
 /// The numbers of one replica.

@@ -51,6 +51,9 @@ DrafterKind = Literal["ngram", "suffix", "draft", "medusa", "eagle", "mtp"]
 # What serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
 EndpointKind = Literal["auto", "tonic", "grpcio"]
 
+# What a replica does for a request: compute its prompt, generate, or both.
+Role = Literal["both", "prefill", "decode"]
+
 
 # Scalings of rotary positions that a flag may ask for.
 RopeScaling = Literal["linear", "dynamic"]
@@ -197,6 +200,20 @@ class TcpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class BlocksAddress:
+    """Where shards of other replicas fetch blocks of the cache: a Unix socket, or an address in numbers."""
+
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return f"unix:{self.path}" if self.path is not None else f"tcp:{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Everything the command line says."""
 
@@ -232,5 +249,9 @@ class ServerConfig:
     log_level: LogLevel = "info"
     endpoint: EndpointKind = "auto"
     tcp: TcpConfig | None = None
+    role: Role = "both"
+    # None: no blocks are handed out.
+    blocks: BlocksAddress | None = None
+    tls: MutualTls | None = None
     # Fault hooks, for tests only.
     faults: tuple[str, ...] = ()

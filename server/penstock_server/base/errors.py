@@ -76,6 +76,10 @@ class CallRefused(PenstockError):
     """What a call asks for is no such thing."""
 
 
+class TransferFailed(PenstockError):
+    """Blocks of the cache did not come from the shard of another replica: their positions have to be computed."""
+
+
 class ShardAsleep(PenstockError):
     """Nothing can be computed: the shard was sent to sleep, and cannot wake up if the message says why."""
 

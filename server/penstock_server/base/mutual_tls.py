@@ -24,12 +24,20 @@ class MutualTls:
 
     def context(self) -> ssl.SSLContext:
         """For connections to another machine; raises StartError where a file is of no use."""
+        return self._with_files(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+    def server_context(self) -> ssl.SSLContext:
+        """For connections from another machine, which has to show a certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return self._with_files(context)
+
+    def _with_files(self, context: ssl.SSLContext) -> ssl.SSLContext:
         for flag, file in (("--tls-cert", self.cert), ("--tls-key", self.key), ("--tls-ca", self.ca)):
             try:
                 file.read_bytes()
             except OSError as error:
                 raise StartError(f"{flag}: {file} cannot be read: {error}") from None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             context.load_verify_locations(self.ca)
         except ssl.SSLError:

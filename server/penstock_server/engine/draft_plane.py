@@ -6,7 +6,7 @@ drafts again. So it is known for each slot how far its plane is filled. For each
 because a sequence may begin with blocks that others computed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class DraftPlane:
         if self._admitted:
             for span in plan.spans:
                 self.begin(span.slot, span.start)
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Others wrote these blocks, and nothing to the plane."""
+        self._is_whole[list(blocks)] = False
 
     def admit(self, slot: int, block_ids: list[int]) -> None:
         """A slot begins with these blocks."""

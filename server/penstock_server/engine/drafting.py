@@ -55,6 +55,9 @@ class Drafter:
     def accept(self, slot: int, num_right: int) -> None:
         """So many of the tokens drafted for a slot in the last step were right."""
 
+    def forget(self, blocks: Sequence[int]) -> None:
+        """These blocks hold what another replica computed, and nothing of what is drafted with."""
+
     def clear(self) -> None:
         """All slots are free."""
 

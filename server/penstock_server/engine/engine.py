@@ -116,6 +116,12 @@ class Engine:
         self.slots.clear()
         self.drafter.clear()
 
+    @torch.inference_mode()
+    def write_blocks(self, blocks: list[int], data: torch.Tensor) -> None:
+        """Take over blocks that the shard of another replica computed. Called between two steps."""
+        self.cache.write_blocks(blocks, data)
+        self.drafter.forget(blocks)
+
     def capture(self) -> None:
         """Capture all graphs, before the first step; those that take most memory first."""
         for graphs in self.all_graphs():

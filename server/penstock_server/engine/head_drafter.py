@@ -143,6 +143,9 @@ class HeadDrafter(GraphedDrafter):
         taps = self.head.reads.taps(1, self.head.dtype, self._slots.device)
         self.head.prepare(taps.states)
 
+    def forget(self, blocks: Sequence[int]) -> None:
+        self.plane.forget(blocks)
+
     def clear(self) -> None:
         self.plane.clear()
         self._kept.clear()

@@ -29,6 +29,9 @@ class LimitingDrafter(Drafter):
     def keep(self, slot: int, path: Sequence[int]) -> None:
         self.inner.keep(slot, path)
 
+    def forget(self, blocks: Sequence[int]) -> None:
+        self.inner.forget(blocks)
+
     def clear(self) -> None:
         self.inner.clear()
 

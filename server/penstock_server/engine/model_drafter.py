@@ -80,6 +80,9 @@ class ModelDrafter(GraphedDrafter):
             # The last draft was computed by nobody.
             self.plane.fill(slot, length + min(number - 1, num_right))
 
+    def forget(self, blocks: Sequence[int]) -> None:
+        self.plane.forget(blocks)
+
     def clear(self) -> None:
         self.plane.clear()
         self._open.clear()

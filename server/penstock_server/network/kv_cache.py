@@ -78,6 +78,38 @@ class KVCache:
         flat = self.pool.view(torch.uint8).flatten(2, 3)
         flat.index_copy_(2, targets, flat.index_select(2, sources))
 
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that sequences may have; behind them is one for what the spare row writes."""
+        return self.pool.shape[2] - 1
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block over all layers of this rank, without states."""
+        return self.pool[:, :, 0].numel() * self.pool.itemsize
+
+    def read_blocks(self, blocks: list[int]) -> memoryview:
+        """The bytes of whole blocks: all of the first tensor of the first layer, then of the next."""
+        read = self._rows().index_select(0, self._rows_of(blocks)).cpu()
+        return read.view(torch.uint8).flatten().numpy().data
+
+    def write_blocks(self, blocks: list[int], data: torch.Tensor) -> None:
+        """Take over what `read_blocks` of a cache of this format gave for as many; `data`: [num_bytes] on the host."""
+        rows = self._rows()
+        given = data.view(rows.dtype).view(-1, rows.shape[1])
+        rows.index_copy_(0, self._rows_of(blocks), given.to(rows.device))
+
+    def _rows(self) -> torch.Tensor:
+        """[num_layers * num_tensors * all blocks, words]: words of 8 bytes are copied much faster than bytes."""
+        rows = self.pool.view(-1, self.pool[0, 0, 0].numel())
+        is_even = rows.shape[1] * rows.itemsize % torch.int64.itemsize == 0
+        return rows.view(torch.int64 if is_even else torch.uint8)
+
+    def _rows_of(self, blocks: list[int]) -> torch.Tensor:
+        index = to_device([blocks], torch.int64, self.pool.device)
+        first = torch.arange(self.pool.shape[0] * self.pool.shape[1], device=self.pool.device)
+        return (first[:, None] * self.pool.shape[2] + index).flatten()
+
     def spoil(self) -> None:
         """Make all of it NaN."""
         if self.states is not None:

@@ -7,6 +7,38 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class FetchBlocksRequest(_message.Message):
+    __slots__ = ("address", "secret", "source_epoch", "epoch", "source_blocks", "blocks", "timeout_ms")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    secret: bytes
+    source_epoch: int
+    epoch: int
+    source_blocks: _containers.RepeatedScalarFieldContainer[int]
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    timeout_ms: int
+    def __init__(self, address: _Optional[str] = ..., secret: _Optional[bytes] = ..., source_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., source_blocks: _Optional[_Iterable[int]] = ..., blocks: _Optional[_Iterable[int]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class FetchBlocksResponse(_message.Message):
+    __slots__ = ("num_bytes",)
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    num_bytes: int
+    def __init__(self, num_bytes: _Optional[int] = ...) -> None: ...
+
+class BlockSource(_message.Message):
+    __slots__ = ("address", "secret")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    secret: bytes
+    def __init__(self, address: _Optional[str] = ..., secret: _Optional[bytes] = ...) -> None: ...
+
 class ReceiveWeightsRequest(_message.Message):
     __slots__ = ("join", "tensors", "leave", "forget")
     JOIN_FIELD_NUMBER: _ClassVar[int]
@@ -150,7 +182,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization", "num_snapshots", "weights_version", "tokenizer_version", "sleep_level", "expert_parallel", "weights_label", "num_stages")
+    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization", "num_snapshots", "weights_version", "tokenizer_version", "sleep_level", "expert_parallel", "weights_label", "num_stages", "role", "block_source")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +213,8 @@ class DescribeResponse(_message.Message):
     EXPERT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_LABEL_FIELD_NUMBER: _ClassVar[int]
     NUM_STAGES_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SOURCE_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     model_type: str
@@ -211,7 +245,9 @@ class DescribeResponse(_message.Message):
     expert_parallel: bool
     weights_label: str
     num_stages: int
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., num_snapshots: _Optional[int] = ..., weights_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., sleep_level: _Optional[int] = ..., expert_parallel: bool = ..., weights_label: _Optional[str] = ..., num_stages: _Optional[int] = ...) -> None: ...
+    role: str
+    block_source: BlockSource
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., num_snapshots: _Optional[int] = ..., weights_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., sleep_level: _Optional[int] = ..., expert_parallel: bool = ..., weights_label: _Optional[str] = ..., num_stages: _Optional[int] = ..., role: _Optional[str] = ..., block_source: _Optional[_Union[BlockSource, _Mapping]] = ...) -> None: ...
 
 class Quantization(_message.Message):
     __slots__ = ("format", "num_matrices", "num_bytes", "num_bytes_in_16_bits", "plain", "from_cache")

@@ -84,6 +84,11 @@ class EngineStub(object):
                 request_serializer=penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsRequest.SerializeToString,
                 response_deserializer=penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsResponse.FromString,
                 _registered_method=True)
+        self.FetchBlocks = channel.unary_unary(
+                '/penstock.engine.v1.Engine/FetchBlocks',
+                request_serializer=penstock__server_dot_pb_dot_engine__pb2.FetchBlocksRequest.SerializeToString,
+                response_deserializer=penstock__server_dot_pb_dot_engine__pb2.FetchBlocksResponse.FromString,
+                _registered_method=True)
 
 
 class EngineServicer(object):
@@ -177,6 +182,16 @@ class EngineServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchBlocks(self, request, context):
+        """Has blocks of the cache fetched from the shard of the same rank of another replica, between steps. Once it is answered,
+        in whatever way, nothing is written to these blocks any more; where it fails, what they hold is undefined. Refused with
+        FAILED_PRECONDITION and the reason where the other one cannot be reached, is too slow, refuses, or has another format of
+        cache, and with ABORTED where a stream of a greater epoch was opened meanwhile.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -229,6 +244,11 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.ReceiveWeights,
                     request_deserializer=penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsRequest.FromString,
                     response_serializer=penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsResponse.SerializeToString,
+            ),
+            'FetchBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchBlocks,
+                    request_deserializer=penstock__server_dot_pb_dot_engine__pb2.FetchBlocksRequest.FromString,
+                    response_serializer=penstock__server_dot_pb_dot_engine__pb2.FetchBlocksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -501,6 +521,33 @@ class Engine(object):
             '/penstock.engine.v1.Engine/ReceiveWeights',
             penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsRequest.SerializeToString,
             penstock__server_dot_pb_dot_engine__pb2.ReceiveWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.engine.v1.Engine/FetchBlocks',
+            penstock__server_dot_pb_dot_engine__pb2.FetchBlocksRequest.SerializeToString,
+            penstock__server_dot_pb_dot_engine__pb2.FetchBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,6 +11,7 @@ from penstock_server.base.config import (
     AllReduce,
     AtLoad,
     AttentionBackend,
+    BlocksAddress,
     CacheConfig,
     CpuActivations,
     CudaConfig,
@@ -21,6 +22,7 @@ from penstock_server.base.config import (
     ModelOverrides,
     QuantizeCache,
     Rendezvous,
+    Role,
     RopeOverride,
     RopeScaling,
     ServerConfig,
@@ -47,6 +49,7 @@ def parse(argv: list[str]) -> ServerConfig:
         parser.error(f"--uds-path is longer than the {_MAX_SOCKET_PATH} bytes a Unix socket can have")
     if flags.secret_file is not None and flags.listen is None and flags.rendezvous is None:
         parser.error("--secret-file has no effect without --listen or --rendezvous")
+    _check_role(flags, parser.error)
     _check_tls(flags, parser.error)
     return _config(flags)
 
@@ -70,8 +73,30 @@ def _check_tls(flags: argparse.Namespace, refuse: Callable[[str], object]) -> No
     files = (flags.tls_cert, flags.tls_key, flags.tls_ca)
     if any(files) and not all(files):
         refuse("--tls-cert, --tls-key and --tls-ca need each other")
-    if any(files) and flags.listen is None and flags.rendezvous is None:
-        refuse("--tls-cert has no effect without --listen or --rendezvous")
+    if any(files) and flags.listen is None and flags.rendezvous is None and flags.role == "both":
+        refuse("--tls-cert has no effect without --listen, --rendezvous or --role")
+
+
+def _check_role(flags: argparse.Namespace, refuse: Callable[[str], object]) -> None:
+    where = flags.blocks_listen
+    if where is None:
+        return
+    if flags.role != "prefill":
+        refuse("--blocks-listen has no effect without --role prefill: only such replicas hand out blocks")
+    if not where.is_loopback and flags.secret_file is None:
+        refuse(
+            f"--blocks-listen: {where.host} is reached from other machines; that needs --secret-file, "
+            "or listen on 127.0.0.1"
+        )
+
+
+def _blocks(flags: argparse.Namespace) -> BlocksAddress | None:
+    if flags.role != "prefill":
+        return None
+    where = flags.blocks_listen
+    if where is None:
+        return BlocksAddress(path=flags.uds_path.with_name(f"{flags.uds_path.stem}.blocks"))
+    return BlocksAddress(host=where.host, port=where.port)
 
 
 def _mutual_tls(flags: argparse.Namespace) -> MutualTls | None:
@@ -144,6 +169,9 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         log_level=flags.log_level,
         endpoint=flags.endpoint,
         tcp=tcp_address.with_secret(flags.listen, flags.secret_file, tls) if flags.listen else None,
+        role=flags.role,
+        blocks=_blocks(flags),
+        tls=tls,
         faults=tuple(flags.fault),
     )
 
@@ -247,6 +275,11 @@ def _add_wire(add: _Add) -> None:
         "--rendezvous, are then TLS, in which both sides show one")  # fmt: skip
     add("--tls-key", type=Path, help="private key of --tls-cert, in PEM format")
     add("--tls-ca", type=Path, help="certificate of the authority, in PEM format, that those of all are of")
+    add("--role", choices=get_args(Role), default="both",
+        help="prefill: it only computes prompts, and other replicas fetch the blocks and generate; decode: it is one "
+        "of those")  # fmt: skip
+    add("--blocks-listen", type=tcp_address.parse, metavar="tcp:ADDRESS:PORT",
+        help="where blocks are fetched from, of --role prefill; default: a Unix socket beside --uds-path")  # fmt: skip
     add("--endpoint", choices=get_args(EndpointKind), default="auto",
         help="who serves gRPC on it; auto: tonic, in Rust, where it is installed, else grpcio")  # fmt: skip
 

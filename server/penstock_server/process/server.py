@@ -16,6 +16,9 @@ from penstock_server.rpc.endpoint import open_endpoint
 from penstock_server.rpc.listeners import Listeners
 from penstock_server.rpc.step_loop import StepLoop
 from penstock_server.rpc.stepping_thread import SteppingThread
+from penstock_server.rpc.transfer.block_server import BlockServer
+from penstock_server.rpc.transfer.fetching import Fetcher
+from penstock_server.rpc.transfer.roles import check_role
 
 logger = logging.getLogger(__name__)
 
@@ -28,17 +31,27 @@ def serve(config: ServerConfig, folders: Folders, begun: float) -> int:
     thread = SteppingThread()
     residence = thread.call(Residence, config, folders, faulty.wrapping(faults))
     description = residence.description
+    check_role(config.role, description)
     stop_pipe = StopPipe()
     stop_pipe.install_signals(has_parent=config.parent_pipe_fd is not None)
     encoding = Encoding(config.group.rank, None if faults is None else faults.spoil)
     described = description_to_pb(description)
+    described.role = config.role
+    blocks = None
+    if config.blocks is not None:
+        hold = faulty.Faults().before_blocks if faults is None else faults.before_blocks
+        blocks = BlockServer(config.blocks, config.tls, hold)
+        described.block_source.CopyFrom(blocks.source)
     changes = Changes(residence, described)
-    calls = Calls(residence, changes)
+    calls = Calls(residence, changes, Fetcher(config.tls))
     listeners = Listeners(config.uds_path, config.tcp)
     endpoint = open_endpoint(config.endpoint, listeners, described, encoding, calls)
     loop = StepLoop(residence.engine, endpoint.streams, stop_pipe.stop, thread)
     changes.begin(loop, endpoint.describe)
+    calls.begin(loop)
     loop.start()
+    if blocks is not None:
+        blocks.start(loop)
     endpoint.start()
     limits = description.limits
     logger.info(
@@ -49,6 +62,8 @@ def serve(config: ServerConfig, folders: Folders, begun: float) -> int:
     # The objects that exist now stay: without this, the garbage collector took 6% of a busy shard's time to visit them.
     gc.freeze()
     stop_pipe.wait()
+    if blocks is not None:
+        blocks.close()
     endpoint.stop(_STOP_GRACE_S)
     config.uds_path.unlink(missing_ok=True)
     if loop.failure is not None:

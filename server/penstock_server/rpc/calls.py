@@ -12,6 +12,8 @@ from penstock_server.load.residence import Residence
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.changes import Changes
 from penstock_server.rpc.conversion import announced_of, meeting_of
+from penstock_server.rpc.step_loop import StepLoop
+from penstock_server.rpc.transfer.fetching import Fetcher
 
 
 class _Method(NamedTuple):
@@ -22,9 +24,11 @@ class _Method(NamedTuple):
 class Calls:
     """What is answered, and how."""
 
-    def __init__(self, residence: Residence, changes: Changes) -> None:
+    def __init__(self, residence: Residence, changes: Changes, fetcher: Fetcher) -> None:
         self._residence = residence
         self._changes = changes
+        self._fetcher = fetcher
+        self._loop: StepLoop | None = None
         self._methods = {
             "LoadAdapter": _Method(pb.LoadAdapterRequest, self.load_adapter),
             "UnloadAdapter": _Method(pb.UnloadAdapterRequest, self.unload_adapter),
@@ -33,7 +37,12 @@ class Calls:
             "CheckWeights": _Method(pb.CheckWeightsRequest, self.check_weights),
             "ReplaceWeights": _Method(pb.ReplaceWeightsRequest, self.replace_weights),
             "ReceiveWeights": _Method(pb.ReceiveWeightsRequest, self.receive_weights),
+            "FetchBlocks": _Method(pb.FetchBlocksRequest, self.fetch_blocks),
         }
+
+    def begin(self, loop: StepLoop) -> None:
+        """From now on calls may come."""
+        self._loop = loop
 
     def load_adapter(self, request: pb.LoadAdapterRequest) -> pb.LoadAdapterResponse:
         """Reads an adapter's folder."""
@@ -91,6 +100,11 @@ class Calls:
         return pb.ReceiveWeightsResponse(
             is_busy=progress.is_busy, num_missing=len(missing), missing=missing[0] if missing else ""
         )
+
+    def fetch_blocks(self, request: pb.FetchBlocksRequest) -> pb.FetchBlocksResponse:
+        """Has blocks come from the shard of another replica. Takes a while, in which other calls are answered."""
+        assert self._loop is not None, "calls come when the process serves"
+        return pb.FetchBlocksResponse(num_bytes=self._fetcher.fetch(self._loop, request))
 
     def answer(self, method: str, encoded: bytes) -> bytes:
         """The encoded answer to an encoded request."""

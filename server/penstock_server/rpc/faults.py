@@ -9,6 +9,7 @@ this rank only.
 `--fault hold:PATH:POSITION` holds streams in their middle while the file `PATH` exists: a step waits that computes this
 position of a sequence or a later one. It waits two seconds at most, so that it is slow and does not count as hung. A
 shard that starts waits until the file is gone.
+`--fault hold-blocks:PATH` has blocks that were announced to another shard sent when the file `PATH` is gone.
 """
 
 import logging
@@ -48,15 +49,20 @@ class Faults:
     order_file: Path | None = None
     hold_file: Path | None = None
     hold_from: int = 0
+    hold_blocks_file: Path | None = None
 
     def before_start(self) -> None:
         """Called once, before the shard says that it is ready."""
-        self._wait_while_held(_FOREVER_S)
+        _wait_while_there(self.hold_file, _FOREVER_S)
+
+    def before_blocks(self) -> None:
+        """Called before blocks are sent to another shard."""
+        _wait_while_there(self.hold_blocks_file, _FOREVER_S)
 
     def before_step(self, plan: Plan) -> None:
         """Called with every plan that is about to run."""
         if any(span.start + span.length > self.hold_from for span in plan.spans):
-            self._wait_while_held(_LONGEST_HELD_STEP_S)
+            _wait_while_there(self.hold_file, _LONGEST_HELD_STEP_S)
         admitted = _admitted(plan)
         if self.crash_on in admitted:
             _die()
@@ -77,11 +83,6 @@ class Faults:
         """Make an outcome wrong before it is sent, if that was ordered and the outcome has tokens."""
         if message.sampled_checksum and (kind := self._ordered(tuple(_SPOILERS))):
             _SPOILERS[kind](message)
-
-    def _wait_while_held(self, limit_s: float) -> None:
-        deadline = time.monotonic() + limit_s
-        while self.hold_file is not None and self.hold_file.exists() and time.monotonic() < deadline:
-            time.sleep(_LOOK_EVERY_S)
 
     def _ordered(self, kinds: tuple[str, ...]) -> str | None:
         """The order in the file if it is one of these; it is carried out once."""
@@ -144,6 +145,8 @@ def parse(specs: Sequence[str], rank: int) -> Faults:
                 pass
             case "hold", [path, position]:
                 faults = replace(faults, hold_file=Path(path), hold_from=int(position))
+            case "hold-blocks", [path]:
+                faults = replace(faults, hold_blocks_file=Path(path))
             case "file", [path]:
                 faults = replace(faults, order_file=Path(f"{path}-{rank}"))
             case _:
@@ -151,6 +154,12 @@ def parse(specs: Sequence[str], rank: int) -> Faults:
     if specs:
         logger.warning("FAULT HOOKS are on: %s", " ".join(specs))
     return faults
+
+
+def _wait_while_there(file: Path | None, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while file is not None and file.exists() and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _admitted(plan: Plan) -> set[int]:

@@ -65,6 +65,11 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     ) -> pb.ReceiveWeightsResponse:
         return self._calls.receive_weights(request)
 
+    def FetchBlocks(
+        self, request: pb.FetchBlocksRequest, context: grpc.ServicerContext
+    ) -> pb.FetchBlocksResponse:
+        return self._calls.fetch_blocks(request)
+
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
         # At once: a client may wait for the headers before it sends the first plan.
         context.send_initial_metadata(())

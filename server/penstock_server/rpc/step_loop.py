@@ -7,9 +7,9 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from penstock_server.base.errors import InvalidPlan, PenstockError, ShardAsleep, ShardFailed
+from penstock_server.base.errors import InvalidPlan, PenstockError, ShardAsleep, ShardFailed, StaleEpoch
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Plan
@@ -32,6 +32,7 @@ class _Launched(NamedTuple):
 # Makes the engine that is stepped from now on; None: nothing can be computed. Where it raises an error of ours there is
 # none, either, and the shard goes on.
 Change = Callable[[], Engine | None]
+Result = TypeVar("Result")
 
 
 class StepLoop:
@@ -47,6 +48,8 @@ class StepLoop:
         self._thread = thread
         self._launched: deque[_Launched] = deque()
         self._stepped: Session | None = None
+        # Of all streams, and of what was done between their steps.
+        self._newest_epoch = 0
 
     def start(self) -> None:
         """Begin to take plans. It ends when the streams are stopped, once the last step is computed."""
@@ -58,6 +61,26 @@ class StepLoop:
         self.start()
         self._streams.rest()
         return done
+
+    def between(self, epoch: int, work: Callable[[Engine], Result], is_exact: bool = False) -> Result:
+        """Do something with the engine between two steps, on the thread that steps, for the stream of this epoch.
+
+        Raises StaleEpoch where a newer stream was opened meanwhile; `is_exact`: unless it is the newest that has steps.
+        """
+        done = self._thread.start(self._between, epoch, work, is_exact)
+        self.start()
+        self._streams.rest()
+        return done.result()
+
+    def _between(self, epoch: int, work: Callable[[Engine], Result], is_exact: bool) -> Result:
+        if self.failure is not None:
+            raise self.failure
+        if self.engine is None:
+            raise ShardAsleep("the shard sleeps, and has no cache")
+        if epoch < self._newest_epoch or (is_exact and epoch != self._newest_epoch):
+            raise StaleEpoch(f"epoch {epoch} is over, or not begun: the newest is {self._newest_epoch}")
+        self._newest_epoch = epoch
+        return work(self.engine)
 
     def _change(self, change: Change) -> None:
         if self.failure is not None:
@@ -126,6 +149,7 @@ class StepLoop:
             self._drain()
             self.engine.clear()
             self._stepped = session
+            self._newest_epoch = max(self._newest_epoch, session.epoch)
         try:
             if self.engine.agree(plan.epoch, plan.step):
                 self._launched.append(_Launched(session, self.engine.launch(plan)))

@@ -22,6 +22,9 @@ from penstock_server.rpc.streams import Session, Taken
 
 logger = logging.getLogger(__name__)
 
+# Calls that wait for others have threads of their own; all others are answered one after the other.
+_WAITING = frozenset({"FetchBlocks"})
+
 
 class _Session:
     """A stream that the endpoint in Rust serves."""
@@ -133,20 +136,20 @@ class TonicEndpoint:
 
     def _answer_calls(self) -> None:
         while (call := self._endpoint.take_call()) is not None:
-            try:
+            if call.method in _WAITING:
+                threading.Thread(target=self._answer, args=(call,), name=call.method, daemon=True).start()
+            else:
                 self._answer(call)
-            except Exception as error:
-                # Whatever it is: calls that nobody answers would wait for ever.
-                logger.exception("unexpected error in a call")
-                call.refuse(
-                    Code.INTERNAL, f"unexpected {type(error).__name__}; the shard's log has the details"
-                )
 
     def _answer(self, call: penstock_endpoint.Call) -> None:
         try:
             call.answer(self._calls.answer(call.method, call.request))
         except PenstockError as error:
             call.refuse(code_of(error), str(error))
+        except Exception as error:
+            # Whatever it is: calls that nobody answers would wait for ever.
+            logger.exception("unexpected error in a call")
+            call.refuse(Code.INTERNAL, f"unexpected {type(error).__name__}; the shard's log has the details")
 
     def stop(self, grace_s: float) -> None:
         """As `Endpoint` has it."""

@@ -1,6 +1,7 @@
 //! Which blocks running sequences get, share and give back, under the model's window; `states` has what a model with
-//! states needs beside them.
+//! states needs beside them, `pins` the blocks that are copied from one cache to another.
 
+mod pins;
 mod states;
 
 use std::collections::BTreeSet;
@@ -10,7 +11,7 @@ use crate::block_pool::BlockPool;
 use crate::block_table::BlockTable;
 use crate::cache_event::CacheEvent;
 use crate::config::SchedulerConfig;
-use crate::keyed_tokens::KeyedTokens;
+use crate::keyed_tokens::{KeyedBlock, KeyedTokens};
 use crate::load::Load;
 use crate::plan::{BlockId, SnapshotId};
 use crate::prefix_index::BlockKey;
@@ -19,6 +20,9 @@ use crate::request::{Refused, RequestId};
 use crate::row::Row;
 use crate::sequence::Sequence;
 use crate::window::Window;
+use pins::Pins;
+
+pub use pins::Landing;
 
 /// The blocks. What the block tables of running sequences hold is what the pool counts as held.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub struct Memory {
     num_published: u64,
     /// By block number: which of those it was last.
     published_as: Vec<u64>,
+    /// Blocks that are copied to or from the cache of another.
+    pins: Pins,
 }
 
 /// What the cache has of a sequence.
@@ -77,6 +83,7 @@ impl Memory {
             num_reserved: 0,
             num_published: 0,
             published_as: vec![0; config.num_blocks as usize],
+            pins: Pins::default(),
         }
     }
 
@@ -254,13 +261,17 @@ impl Memory {
         for index in table.num_published()..num_full {
             let full = sequence.tokens().block(index);
             let block = table.blocks()[index];
-            if self.has_cache && self.pool.publish(block, full) {
-                self.num_published += 1;
-                self.published_as[block.0 as usize] = self.num_published;
-            }
-            self.promises.settle(sequence.id(), full.key);
+            self.publish_one(sequence.id(), block, full);
         }
         table.publish(num_full);
+    }
+
+    fn publish_one(&mut self, owner: RequestId, block: BlockId, full: KeyedBlock<'_>) {
+        if self.has_cache && self.pool.publish(block, full) {
+            self.num_published += 1;
+            self.published_as[block.0 as usize] = self.num_published;
+        }
+        self.promises.settle(owner, full.key);
     }
 
     /// Blocks behind the window of all that is still to be computed are no longer the sequence's, but may be cached.
@@ -309,6 +320,7 @@ impl Memory {
 
     /// The shards lost what the blocks held; nothing runs and nothing is in flight.
     pub fn forget_all(&mut self) {
+        self.unpin_all();
         self.pool.forget_all();
     }
 
@@ -328,8 +340,8 @@ impl Memory {
         }
     }
 
-    /// Panics unless the pool's account agrees with the tables of `rows` and with the snapshots in flight, and promises
-    /// are of those that run.
+    /// Panics unless the pool's account agrees with the tables of `rows`, with what is pinned and with the snapshots in
+    /// flight, and promises are of those that run or come.
     pub fn check<'a>(
         &self,
         rows: impl Iterator<Item = &'a Row> + Clone,
@@ -340,15 +352,18 @@ impl Memory {
         self.pool.snapshots().check(in_flight, |block| self.pool.index().contains(block));
         self.promises.check(runs);
         let tables = rows.map(Row::table);
-        let held: BTreeSet<BlockId> = tables.clone().flat_map(BlockTable::held).copied().collect();
+        let mut held: BTreeSet<BlockId> = tables.clone().flat_map(BlockTable::held).copied().collect();
+        held.extend(self.pins.blocks());
         let used = self.pool.num_blocks() - self.pool.num_available() - self.pool.num_fenced();
         assert_eq!(held.len(), used, "blocks held by sequences and by the pool's account differ");
         let num_reserved: usize = tables.map(BlockTable::num_reserved).sum();
         assert_eq!(num_reserved, self.num_reserved, "blocks set aside are lost");
     }
 
-    /// Panics unless all blocks are available: nothing runs and nothing is in flight.
+    /// Panics unless all blocks are available but for those that somebody may still write to: nothing runs and nothing is in
+    /// flight.
     pub fn check_unused(&self) {
-        assert_eq!(self.pool.num_available(), self.pool.num_blocks(), "blocks leak");
+        let num_pinned = self.pins.len();
+        assert_eq!(self.pool.num_available() + num_pinned, self.pool.num_blocks(), "blocks leak");
     }
 }

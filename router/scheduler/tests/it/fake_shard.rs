@@ -226,6 +226,16 @@ impl FakeShard {
         }
     }
 
+    /// Takes over a block of another shard; without one, somebody began to write to it and did not come to an end.
+    pub fn fetch(&mut self, to: BlockId, from: Option<(&Self, BlockId)>) {
+        let size = self.facts.capacity.block_size as usize;
+        let range = |block: BlockId| block.0 as usize * size..(block.0 as usize + 1) * size;
+        match from {
+            Some((other, block)) => self.kv[range(to)].copy_from_slice(&other.kv[range(block)]),
+            None => self.kv[range(to)].fill(POISON),
+        }
+    }
+
     /// The tokens that a slot has now, its prompt among them.
     pub fn len(&self, slot: SlotId) -> u32 {
         self.slots[&slot].tokens.len() as u32

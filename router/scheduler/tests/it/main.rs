@@ -8,6 +8,7 @@ mod drafts;
 mod fake_shard;
 mod leaving;
 mod pace;
+mod pass_on;
 mod scenario;
 mod scheduler;
 mod simulation;

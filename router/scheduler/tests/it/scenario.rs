@@ -60,6 +60,10 @@ pub struct Scenario {
     pub slowness: u64,
     /// Replicas of the shards, each with its scheduler.
     pub num_replicas: usize,
+    /// So many of them, the first ones, pass on what they have computed the prompt of.
+    pub num_prefill: usize,
+    /// One copy of blocks in this number fails.
+    pub failing_every: u64,
 }
 
 impl Scenario {
@@ -103,6 +107,8 @@ pub fn scenario(seed: u64) -> Scenario {
     let facts = ShardFacts { capacity, ..small_facts() };
     let num_replicas = [1, 1, 2, 3][dice.range(0, 4) as usize];
     let rests = if dice.one_in(3) { random_times(&mut dice, 5) } else { Vec::new() };
+    let num_prefill = if dice.one_in(2) { num_replicas / 2 } else { 0 };
+    let failing_every = dice.range(1, 6);
     Scenario {
         facts,
         prefix_caching,
@@ -116,6 +122,8 @@ pub fn scenario(seed: u64) -> Scenario {
         max_drafting,
         slowness,
         num_replicas,
+        num_prefill,
+        failing_every,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Simulates schedulers and shards in virtual time, under random load and random faults, with up to hundreds of
 //! thousands of seeds: every request ends exactly once, with the tokens that it would get alone, and frees what it
 //! held. Where there are several replicas, requests are placed, go on elsewhere when shards are lost, and move while they
-//! wait.
+//! wait; in half of those, some only compute prompts, and pass requests on with their blocks.
 //!
 //! `PENSTOCK_SIM_SEEDS=n` sets how many seeds run. For a failing seed the scenario is shrunk as far as it still fails,
 //! and the command that replays it is printed.
@@ -14,8 +14,9 @@ use std::time::Duration;
 use crate::fake_shard::{FakeShard, adapted_tokens};
 use crate::scenario::{POISON_SEED, Scenario, scenario};
 use penstock_scheduler::{
-    Event, EventKind, Failure, NewRequest, Newcomer, Offer, Outcome, Placement, PlacementPolicy, Plan,
-    RequestId, Scheduler, SchedulerConfig, SlotId, Span, StepTimings, Taken, even_out,
+    BlockId, Event, EventKind, Failure, NewRequest, Newcomer, Offer, Outcome, Placement, PlacementPolicy,
+    Plan, RequestId, Scheduler, SchedulerConfig, SlotId, Span, StepTimings, Taken, TransferId, arrive,
+    even_out, pass_on,
 };
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -37,6 +38,8 @@ struct Replica {
     is_to_rest: bool,
     /// The number of the weights that its shards have; they compute the same with all of them.
     weights: u64,
+    /// How often its shards have lost or forgotten what they held.
+    num_losses: u64,
 }
 
 impl Replica {
@@ -55,6 +58,7 @@ impl Replica {
             poison: None,
             is_to_rest: false,
             weights: 0,
+            num_losses: 0,
         }
     }
 
@@ -89,6 +93,7 @@ impl Replica {
         }
         self.poison = None;
         self.is_to_rest = false;
+        self.num_losses += 1;
         self.shard = new;
         let events = self.scheduler.on_rest();
         self.weights += 1;
@@ -103,6 +108,7 @@ impl Replica {
         self.outcomes.clear();
         self.poison = None;
         self.is_to_rest = false;
+        self.num_losses += 1;
         self.shard = new;
         let events = self.scheduler.on_engine_lost();
         self.scheduler.check();
@@ -113,11 +119,27 @@ impl Replica {
 /// Requests that moved while they waited, in all scenarios.
 static NUM_MOVED: AtomicU64 = AtomicU64::new(0);
 
+/// Blocks that were copied to where their requests went on, in all scenarios.
+static NUM_COPIED: AtomicU64 = AtomicU64::new(0);
+
+/// Blocks on their way from one replica to another.
+struct Transfer {
+    at: Duration,
+    id: TransferId,
+    from: usize,
+    to: usize,
+    pairs: Vec<(BlockId, BlockId)>,
+    /// How often either of them had lost what it held when it began.
+    generations: (u64, u64),
+}
+
 /// State of a running scenario.
 struct World<'a> {
     scenario: &'a Scenario,
     replicas: Vec<Replica>,
     placement: Placement,
+    transfers: Vec<Transfer>,
+    num_transfers: u64,
     next_id: u64,
     now: Duration,
     arrivals: VecDeque<usize>,
@@ -143,6 +165,8 @@ impl<'a> World<'a> {
             scenario,
             replicas: (0..scenario.num_replicas).map(|_| Replica::new(scenario)).collect(),
             placement: Placement::new(PlacementPolicy::LeastWork),
+            transfers: Vec::new(),
+            num_transfers: 0,
             next_id: 0,
             now: Duration::ZERO,
             arrivals: (0..scenario.arrivals.len()).collect(),
@@ -168,9 +192,12 @@ impl<'a> World<'a> {
             self.die();
             self.rest();
             self.answer();
+            self.copy();
             self.expire();
+            self.pass_on();
             self.plan();
             while self.even_out() {
+                self.pass_on();
                 self.plan();
             }
             if self.num_steps.is_multiple_of(8) {
@@ -190,7 +217,11 @@ impl<'a> World<'a> {
         let outcome = outcomes.map(|(at, _)| *at).min();
         let leaving = self.leaving.first().map(|(at, _)| *at);
         let death = self.deaths.front().copied();
-        [arrival, outcome, leaving, death].into_iter().flatten().min()
+        let copied = self.transfers.iter().map(|transfer| transfer.at).min();
+        // The engine loop looks again from time to time: a crash may have made room.
+        let waits = self.schedulers().any(|scheduler| !scheduler.passable().is_empty());
+        let tick = waits.then(|| self.now + Duration::from_millis(50));
+        [arrival, outcome, leaving, death, copied, tick].into_iter().flatten().min()
     }
 
     fn arrive(&mut self) {
@@ -231,6 +262,59 @@ impl<'a> World<'a> {
         let num_moved = even_out(&mut schedulers);
         NUM_MOVED.fetch_add(num_moved as u64, Ordering::Relaxed);
         num_moved > 0
+    }
+
+    /// Requests whose prompt is computed go on with a replica that generates, if one has room.
+    fn pass_on(&mut self) {
+        for from in 0..self.scenario.num_prefill {
+            self.replicas[from].scheduler.set_passes_on(true);
+            for id in self.replicas[from].scheduler.passable() {
+                let here = &self.replicas[from].scheduler;
+                let offer = |there: &Replica| here.offer_of(id, &there.scheduler);
+                let offers: Vec<_> = self.replicas.iter().map(offer).collect();
+                let has_room = |index: &usize| self.replicas[*index].scheduler.has_room_for(here, id);
+                match (self.scenario.num_prefill..self.replicas.len()).find(has_room) {
+                    Some(to) => self.pass_one_on(from, to, id),
+                    None if offers[self.scenario.num_prefill..].iter().all(Option::is_none) => {
+                        self.replicas[from].scheduler.keep(id);
+                    }
+                    None => break,
+                }
+            }
+        }
+    }
+
+    fn pass_one_on(&mut self, from: usize, to: usize, id: RequestId) {
+        let [here, there] = self.replicas.get_disjoint_mut([from, to]).expect("they are two");
+        let transfer = TransferId(self.num_transfers);
+        let (pairs, event) =
+            pass_on(&mut here.scheduler, &mut there.scheduler, id, transfer).expect("there is room");
+        let generations = (here.num_losses, there.num_losses);
+        // Some take longer than anything else, others no time.
+        let micros = [0, 50, 700, 40_000][(self.num_transfers % 4) as usize] * self.scenario.slowness;
+        let at = self.now + Duration::from_micros(micros);
+        self.transfers.push(Transfer { at, id: transfer, from, to, pairs, generations });
+        self.num_transfers += 1;
+        self.take(vec![event]);
+    }
+
+    /// Copies that are done by now, or have failed.
+    fn copy(&mut self) {
+        let now = self.now;
+        for transfer in self.transfers.extract_if(.., |transfer| transfer.at <= now) {
+            let [here, there] =
+                self.replicas.get_disjoint_mut([transfer.from, transfer.to]).expect("they are two");
+            let are_there = transfer.generations == (here.num_losses, there.num_losses);
+            let is_copied = are_there && !(transfer.id.0 + 1).is_multiple_of(self.scenario.failing_every);
+            for (from, to) in &transfer.pairs {
+                // Shards that were lost and are back refuse what is written for those before.
+                if there.num_losses == transfer.generations.1 {
+                    there.shard.fetch(*to, is_copied.then_some((&here.shard, *from)));
+                }
+            }
+            NUM_COPIED.fetch_add(if is_copied { transfer.pairs.len() as u64 } else { 0 }, Ordering::Relaxed);
+            arrive(&mut here.scheduler, &mut there.scheduler, transfer.id, is_copied);
+        }
     }
 
     fn cancel(&mut self, id: RequestId) {
@@ -350,7 +434,10 @@ impl<'a> World<'a> {
                 EventKind::Failed(Failure::QueueDeadline { .. }) => self.end(id, End::Expired),
                 EventKind::Failed(Failure::Poison) => self.end(id, End::Poison),
                 EventKind::Failed(failure) => panic!("{id:?} failed: {failure}"),
-                EventKind::Admitted { .. } | EventKind::Preempted | EventKind::Replayed => {}
+                EventKind::Admitted { .. }
+                | EventKind::Preempted
+                | EventKind::Replayed
+                | EventKind::PassedOn => {}
             }
         }
     }
@@ -462,4 +549,5 @@ fn every_request_ends_once_with_its_own_tokens_whatever_happens() {
         count < 1000 || NUM_MOVED.load(Ordering::Relaxed) > count / 100,
         "requests that wait hardly move"
     );
+    assert!(count < 1000 || NUM_COPIED.load(Ordering::Relaxed) > count / 10, "hardly any blocks are copied");
 }

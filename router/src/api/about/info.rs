@@ -6,6 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::api::condition::update::WeightsState;
+use crate::base::role::Role;
 use crate::engine::{EngineFacts, GenerationDefaults, Quantization};
 use crate::http::state::AppState;
 
@@ -34,6 +35,8 @@ pub struct Info {
     expert_parallel: bool,
     /// Replicas of the model, each of `num_shard` shards.
     num_replicas: u32,
+    /// What each of them is for, in the order of their numbers.
+    replica_roles: Vec<Role>,
     max_concurrent_requests: u32,
     max_best_of: u32,
     max_stop_sequences: u32,
@@ -80,6 +83,7 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
         num_stages: facts.num_stages,
         expert_parallel: facts.expert_parallel,
         num_replicas: app.inference.engine.num_replicas() as u32,
+        replica_roles: app.inference.engine.roles(),
         max_concurrent_requests: app.inference.limits.max_concurrent_requests,
         max_best_of: limits.max_best_of,
         max_stop_sequences: limits.max_stop_sequences,

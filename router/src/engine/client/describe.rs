@@ -1,6 +1,8 @@
 //! What a shard reports of itself.
 
 use super::{Description, pb};
+use crate::base::role::Role;
+use crate::engine::block_transfer::BlockSource;
 use crate::engine::{EngineFacts, GenerationDefaults, Quantization};
 
 impl From<pb::DescribeResponse> for Description {
@@ -11,6 +13,10 @@ impl From<pb::DescribeResponse> for Description {
             last_epoch: response.last_epoch,
             sleep_level: response.sleep_level,
             weights_label: response.weights_label,
+            role: Role::named(&response.role),
+            block_source: response
+                .block_source
+                .map(|source| BlockSource { address: source.address, secret: source.secret }),
             facts: EngineFacts {
                 version: response.version,
                 model_type: response.model_type,

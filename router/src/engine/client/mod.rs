@@ -1,6 +1,7 @@
 //! One shard over its socket. Only this folder knows protobuf types.
 
 mod describe;
+mod fetching;
 mod outcomes;
 mod pb;
 mod plans;
@@ -22,10 +23,13 @@ use tonic::{Code, Status, Streaming};
 use tower::service_fn;
 
 use super::adapters::{LoadFailure, LoadedAdapter, Source, UnloadFailure};
+use super::block_transfer::BlockSource;
 use super::condition::Weights;
 use super::mutual_tls::MutualTls;
 use super::shard_socket::{Credentials, Place, ShardSocket};
 use super::{EngineError, EngineFacts};
+use crate::base::role::Role;
+pub(super) use fetching::Fetch;
 use plans::to_pb;
 pub(super) use receiving::Order;
 
@@ -59,6 +63,9 @@ pub(super) struct Description {
     pub sleep_level: u32,
     /// Of the weights in use; empty for those of its start.
     pub weights_label: String,
+    pub role: Role,
+    /// Where its blocks are fetched from, if they can be.
+    pub block_source: Option<BlockSource>,
 }
 
 /// Why a shard does not become what is wanted of it.

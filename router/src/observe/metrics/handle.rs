@@ -16,7 +16,7 @@ use super::registered::Registered;
 use super::sequence_times::SequenceTimes;
 use super::snapshot::Snapshot;
 use super::spans::SpanCounters;
-use crate::observe::observer::{Levels, Observer, ReplicaLevels, StepSummary};
+use crate::observe::observer::{Levels, Observer, ReplicaLevels, StepSummary, TransferSummary};
 
 /// All metrics of one router. Cheap to clone.
 #[derive(Clone)]
@@ -143,6 +143,10 @@ impl Observer for Metrics {
         metrics.levels.set_ready(replicas.iter().any(|replica| replica.is_ready));
         metrics.levels.set(&levels);
         metrics.batch.on_load(&levels.load);
+    }
+
+    fn on_transfer(&mut self, transfer: &TransferSummary) {
+        self.0.transfers.record(transfer);
     }
 
     fn on_condition(&mut self, sleep_level: u32, weights: u64) {

@@ -16,6 +16,7 @@ mod sequence_times;
 mod snapshot;
 mod spans;
 mod steps;
+mod transfers;
 
 pub use block_events::BlockEventCounters;
 pub use handle::Metrics;

@@ -16,6 +16,7 @@ use super::replicas::ReplicaMetrics;
 use super::snapshot::Snapshot;
 use super::spans::SpanCounters;
 use super::steps::StepDurations;
+use super::transfers::TransferMetrics;
 
 pub(super) struct Registered {
     pub started: Instant,
@@ -46,6 +47,7 @@ pub(super) struct Registered {
     pub replicas: ReplicaMetrics,
     pub batch: BatchMetrics,
     pub steps: StepDurations,
+    pub transfers: TransferMetrics,
     pub spans: SpanCounters,
     pub access_log_drops: Counter,
     pub block_events: BlockEventCounters,
@@ -60,6 +62,7 @@ impl Registered {
             batch: BatchMetrics::register(&names),
             levels: LevelMetrics::register(&names),
             steps: StepDurations::register(&names),
+            transfers: TransferMetrics::register(&names),
             spans: SpanCounters::register(&names),
             block_events: BlockEventCounters::register(&names),
             started: Instant::now(),

@@ -81,6 +81,7 @@ impl SequenceTrace {
             EventKind::PromptLogprobs(_) => {}
             EventKind::Preempted => self.note("preempted"),
             EventKind::Replayed => self.note("replayed"),
+            EventKind::PassedOn => self.note("passed_on"),
             EventKind::Failed(_) => self.span.set_status(Status::error("")),
         }
     }
