@@ -4,6 +4,8 @@
 //! - time to look a prompt of 2,000 tokens up, as the cache grows
 //! - latency and goodput of three arrival shapes in virtual time, compared with plain first-come first-served batching
 //! - time to first token of four replicas in virtual time, placed by what they hold and in turn
+//! - gaps between tokens and time to first token of four replicas that do everything, and of some that compute prompts for
+//!   others, over two links
 #![allow(missing_docs, clippy::print_stdout, reason = "a program that prints a report")]
 
 #[path = "../../router/scheduler/tests/it/fake_shard.rs"]
@@ -11,6 +13,7 @@
 mod fake_shard;
 mod policy;
 mod replicas;
+mod roles;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -23,6 +26,7 @@ fn main() {
     measure_lookup();
     policy::compare();
     replicas::compare();
+    roles::compare();
 }
 
 fn facts(num_blocks: u32) -> ShardFacts {

@@ -11,7 +11,7 @@ use crate::{facts, request};
 
 /// An 8B model on one H200, roughly: weights are read in 4 ms, a token costs 20 us of arithmetic, and each position
 /// attended to 4 ns.
-fn step_micros(tokens: f64, attended: f64) -> f64 {
+pub fn step_micros(tokens: f64, attended: f64) -> f64 {
     4000.0 + 20.0 * tokens + 0.004 * attended
 }
 
