@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from penstock_server.engine.limits import Limits
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.transfer import addresses, wire
 from penstock_server.rpc.transfer.roles import check_role
-from shard_client import ENDPOINTS, Shard, Stream, greedy, run_shard, running_shards
+from shard_client import ENDPOINTS, Shard, Stream, greedy, listening_ports, run_shard, running_shards
 
 PROMPT = [(7 * n) % 290 + 5 for n in range(40)]
 # Two blocks of 16 are full.
@@ -100,6 +101,9 @@ def test_a_slot_that_begins_with_fetched_blocks_gets_the_tokens_of_one_shard(pai
     assert _go_on(here, 12) == oracle.greedy(model.oracle, PROMPT, 12)[0]
     assert (pair.sender.describe().role, pair.receiver.describe().role) == ("prefill", "decode")
     assert not pair.receiver.describe().HasField("block_source")
+    path = Path(pair.sender.describe().block_source.address.removeprefix("unix:"))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(listening_ports(pair.sender)) == []
 
 
 def _block_bytes(model: Any) -> int:
