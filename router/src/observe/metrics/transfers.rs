@@ -16,13 +16,13 @@ pub(super) struct TransferMetrics {
 impl TransferMetrics {
     pub(super) fn register(names: &Names<'_>) -> Self {
         let transfers = |result| {
-            let help = "Requests that went on with another replica, by what became of their blocks";
+            let help = "Requests that went on with other shards, by what became of their blocks";
             names.labelled_counter("tgi_block_transfers", help, ("result", result))
         };
         Self {
             copied: transfers("copied"),
             failed: transfers("failed"),
-            blocks: names.counter("tgi_block_transfer_blocks", "KV blocks copied from another replica"),
+            blocks: names.counter("tgi_block_transfer_blocks", "KV blocks copied from other shards"),
             bytes: names.counter("tgi_block_transfer_bytes", "Bytes of these blocks, on all shards"),
             duration: names.histogram("tgi_block_transfer_duration", "Until the blocks were there, seconds"),
         }
