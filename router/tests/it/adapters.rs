@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::support::fake_adapters::FakeAdapters;
 use crate::support::fake_engine::FakeEngine;
 use crate::support::fake_shard::start_of;
-use crate::support::server::{Answer, Server, facts, limits};
+use crate::support::server::{Answer, Server, body_for, facts, limits};
 
 fn native(adapter: &str, prompt: &str, max_new_tokens: u32) -> Value {
     json!({"inputs": prompt, "parameters": {"adapter_id": adapter, "max_new_tokens": max_new_tokens}})
@@ -55,7 +55,7 @@ async fn a_request_gets_the_text_of_the_adapter_that_it_names() {
 async fn every_dialect_names_an_adapter_as_its_model() {
     let server = Server::start().with_adapter("one");
     for path in ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/api/chat", "/api/generate"] {
-        let answer = server.post(path, by_model("one")).await;
+        let answer = server.post(path, body_for(path, by_model("one"))).await;
         assert_eq!(
             (answer.status, &answer.json()["model"]),
             (StatusCode::OK, &json!("one")),
@@ -86,7 +86,7 @@ async fn an_adapter_that_is_not_there_is_not_found_in_every_dialect() {
     let server = Server::start().with_adapter("one");
     assert_eq!(server.post("/generate", native("none", "ab", 2)).await.status, StatusCode::NOT_FOUND);
     for path in ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/api/chat"] {
-        let answer = server.post(path, by_model("none")).await;
+        let answer = server.post(path, body_for(path, by_model("none"))).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
         assert!(answer.text.contains("none"), "{}", answer.text);
     }

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use penstock_router::inference::served_model::{ModelNames, ServedModel};
 use serde_json::{Value, json};
 
-use crate::support::server::Server;
+use crate::support::server::{Server, body_for};
 
 fn ask(model: &str) -> Value {
     json!({"model": model, "prompt": "a", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]})
@@ -40,7 +40,7 @@ async fn any_model_may_be_accepted() {
     for path in ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/api/chat"] {
         let mut body = ask("claude-or-gpt");
         body["stream"] = false.into();
-        let answer = server.post(path, body).await;
+        let answer = server.post(path, body_for(path, body)).await;
         assert_eq!((answer.status, &answer.json()["model"]), (StatusCode::OK, &json!("org/tiny")), "{path}");
     }
     let adapter = json!({"inputs": "a", "parameters": {"adapter_id": "other", "max_new_tokens": 1}});
