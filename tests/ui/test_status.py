@@ -55,6 +55,23 @@ def test_shows_what_the_server_does(page: Page, server: ScriptedServer) -> None:
     expect(plots.first.locator(".line")).to_have_attribute("d", re.compile("L.*L"))
 
 
+def drafting(stats: dict[str, Any]) -> None:
+    """One more second of a server that drafts."""
+    stats["drafts_total"] += 10
+    stats["drafted_tokens_total"] += 40
+    stats["accepted_tokens_total"] += 25
+
+
+def test_shows_drafts_where_tokens_are_drafted(page: Page, server: ScriptedServer) -> None:
+    page.get_by_role("tab", name="Status").click()
+    plot = page.locator(".plot").filter(has_text="Right drafts")
+    expect(page.locator(".plot").filter(has_text="Prefix hits")).to_be_visible()
+    expect(plot).to_be_hidden()
+    server.on_stats = drafting
+    expect(plot).to_be_visible()
+    expect(plot).to_contain_text("62.5 % right, 3.5 tokens a step")
+
+
 def test_shows_each_replica_where_there_are_several(page: Page, server: ScriptedServer) -> None:
     one = {"ready": True, "running": 3, "waiting": 1, "kv_blocks_used": 256, "kv_blocks_total": 1024}
     page.get_by_role("tab", name="Status").click()

@@ -41,6 +41,8 @@ pub struct Totals {
     pub cached_tokens: u64,
     /// Times a running request was computed again because the shards were lost.
     pub replays: u64,
+    /// Times that tokens were drafted for a request.
+    pub drafts: u64,
     /// Tokens drafted for requests, but for those behind the end of one.
     pub drafted_tokens: u64,
     /// Of those, right.
@@ -74,6 +76,7 @@ impl Add for Totals {
             admitted_tokens: self.admitted_tokens + other.admitted_tokens,
             cached_tokens: self.cached_tokens + other.cached_tokens,
             replays: self.replays + other.replays,
+            drafts: self.drafts + other.drafts,
             drafted_tokens: self.drafted_tokens + other.drafted_tokens,
             accepted_tokens: self.accepted_tokens + other.accepted_tokens,
         }

@@ -16,6 +16,8 @@ struct Tokens {
     /// Those that the request takes: all of them, up to its end. What is behind that, nobody gets to know.
     num_taken: u32,
     has_end: bool,
+    /// Whether any that the request takes was drafted, or proved a draft wrong.
+    has_drafts: bool,
 }
 
 impl Tokens {
@@ -99,6 +101,7 @@ impl Scheduler {
             // A slot that failed or was late has none.
             while let Some(token) = sampled.next_if(|token| span.gets_tokens() && token.slot == span.slot) {
                 tokens.num_sampled += 1;
+                tokens.has_drafts |= !tokens.has_end && (token.is_drafted || token.num_rejected > 0);
                 if tokens.has_end {
                     continue;
                 }
@@ -108,6 +111,7 @@ impl Scheduler {
                     tokens.has_end = is_last;
                 }
             }
+            self.totals.drafts += u64::from(tokens.has_drafts);
             self.confirm(span, span.samples && late.contains(&span.slot), tokens);
             if tokens.num_taken > 0 {
                 grown.push(Grown { id: span.id, has_ended: tokens.has_end });

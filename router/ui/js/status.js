@@ -20,6 +20,9 @@ const PLOTS = [
   { title: 'Prefix hits', unit: 'tokens/s reused', format: whole, series: ['reused'],
     read: (now, before) => [perSecond(now, before, 'prefix_cache_hit_tokens_total')],
     note: ({ stats }) => hitShare(stats) },
+  { title: 'Right drafts', unit: 'tokens/s', format: whole, series: ['right'], isShown: ({ drafts_total: drafts }) => drafts > 0,
+    read: (now, before) => [perSecond(now, before, 'accepted_tokens_total')],
+    note: ({ stats }) => meanLength(stats) },
   { title: 'Step time', unit: 'ms', format: ms, series: ['upload', 'forward', 'sample', 'download'], stacked: true, sum: true,
     read: ({ stats: { last_step: step } }) => step ? [step.upload_ms, step.forward_ms, step.sample_ms, step.download_ms] : [null, null, null, null] },
   { title: 'Finished', unit: 'requests/s', format: oneDigit, series: ['done', 'failed'],
@@ -31,7 +34,10 @@ export function startStatus(feed) {
   byId('plots').replaceChildren(...plots.map(({ plot }) => plot.root));
   let before = null;
   feed.addEventListener('sample', ({ detail: now }) => {
-    for (const { spec, plot } of plots) plot.add(now.time, valuesOf(spec, now, before), noteOf(spec, now));
+    for (const { spec, plot } of plots) {
+      plot.add(now.time, valuesOf(spec, now, before), noteOf(spec, now));
+      if (now.stats) plot.root.hidden = spec.isShown ? !spec.isShown(now.stats) : false;
+    }
     if (now.stats) showFacts(now.stats);
     before = now.stats ? now : null;
   });
@@ -67,6 +73,11 @@ function finished(now, before, succeeded) {
 
 function hitShare({ prefix_cache_hit_tokens_total: hits, tokens_prompt_total: all }) {
   return all ? `${percent((100 * hits) / all)} of all prompt tokens` : 'no prompts yet';
+}
+
+// How many of the drafts are right, and how many tokens a step with drafts gives a sequence.
+function meanLength({ drafts_total: drafts, drafted_tokens_total: drafted, accepted_tokens_total: right }) {
+  return drafts ? `${percent((100 * right) / drafted)} right, ${oneDigit(1 + right / drafts)} tokens a step` : '';
 }
 
 function showFacts(stats) {

@@ -96,6 +96,12 @@ pub struct Counts {
     pub prefix_cache_hit_tokens_total: u64,
     /// Number of times that a running request was preempted to free its memory.
     pub preemptions_total: u64,
+    /// Times that tokens were drafted for a sequence in a step.
+    pub drafts_total: u64,
+    /// Tokens drafted.
+    pub drafted_tokens_total: u64,
+    /// Those of `drafted_tokens_total` that were chosen.
+    pub accepted_tokens_total: u64,
     /// Requests that have ended, by outcome: `success`, or the reason of the failure.
     pub requests_total: BTreeMap<&'static str, u64>,
     /// Steps answered by the shards.
@@ -171,6 +177,9 @@ fn counts(snapshot: &Snapshot, num_blocks: usize, block_size: u32) -> Counts {
         tokens_prompt_total: totals.admitted_tokens,
         prefix_cache_hit_tokens_total: totals.cached_tokens,
         preemptions_total: totals.preemptions,
+        drafts_total: totals.drafts,
+        drafted_tokens_total: totals.drafted_tokens,
+        accepted_tokens_total: totals.accepted_tokens,
         requests_total: [("success", snapshot.successes)].into_iter().chain(snapshot.failures()).collect(),
         steps_total: snapshot.steps,
         last_step: snapshot.last_step.as_ref().map(LastStep::from),
@@ -236,7 +245,15 @@ mod tests {
                 num_blocks: 100,
                 block_tokens: 16,
             },
-            totals: Totals { preemptions: 1, admitted_tokens: 40, cached_tokens: 32, ..Totals::default() },
+            totals: Totals {
+                preemptions: 1,
+                admitted_tokens: 40,
+                cached_tokens: 32,
+                drafts: 4,
+                drafted_tokens: 15,
+                accepted_tokens: 9,
+                ..Totals::default()
+            },
         };
         metrics.on_levels(&[ReplicaLevels { replica: 0, is_ready: true, levels }]);
         metrics.on_step(&StepSummary {
@@ -248,7 +265,8 @@ mod tests {
         let expected = json!({
             "waiting": 2, "running": 3, "kv_blocks_used": 7, "kv_blocks_cached": 5, "kv_blocks_total": 100, "kv_block_tokens": 16,
             "tokens_generated_total": 3, "tokens_prompt_total": 40, "prefix_cache_hit_tokens_total": 32,
-            "preemptions_total": 1, "steps_total": 1,
+            "preemptions_total": 1, "drafts_total": 4, "drafted_tokens_total": 15, "accepted_tokens_total": 9,
+            "steps_total": 1,
             "last_step": {
                 "sampled_tokens": 3, "upload_ms": 0.25, "forward_ms": 12.5, "sample_ms": 1.0, "download_ms": 0.005,
             },

@@ -20,6 +20,7 @@ pub(super) struct LevelMetrics {
     computed_tokens: Counter,
     cache_query_tokens: Counter,
     cache_hit_tokens: Counter,
+    drafts: Counter,
     drafted_tokens: Counter,
     accepted_tokens: Counter,
 }
@@ -45,6 +46,8 @@ impl LevelMetrics {
             computed_tokens: names.counter("tgi_computed_tokens", "Token positions computed by the shards"),
             cache_query_tokens: names.counter("tgi_prefix_cache_query_tokens", "Tokens of admitted requests"),
             cache_hit_tokens: names.counter("tgi_prefix_cache_hit_tokens", "Of those, found in the cache"),
+            drafts: names
+                .counter("tgi_speculation_drafts", "Times that tokens were drafted for a sequence in a step"),
             drafted_tokens: names.counter("tgi_speculation_drafted_tokens", "Tokens drafted"),
             accepted_tokens: names
                 .counter("tgi_speculation_accepted_tokens", "Of those, the tokens that were chosen"),
@@ -71,6 +74,7 @@ impl LevelMetrics {
         self.computed_tokens.absolute(totals.computed_tokens);
         self.cache_query_tokens.absolute(totals.admitted_tokens);
         self.cache_hit_tokens.absolute(totals.cached_tokens);
+        self.drafts.absolute(totals.drafts);
         self.drafted_tokens.absolute(totals.drafted_tokens);
         self.accepted_tokens.absolute(totals.accepted_tokens);
     }
