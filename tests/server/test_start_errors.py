@@ -241,7 +241,7 @@ def test_messages_name_flags_that_the_launcher_has() -> None:
     root = Path(__file__).parents[2]
     of_launcher = set(re.findall(r"--[a-z][a-z-]+", (root / "docs" / "flags.md").read_text()))
     # Flags of a socket and of fault hooks, which the launcher sets itself, and of shards that somebody else starts.
-    internal = {"--uds-path", "--fault", "--listen", "--secret-file", "--tls-ca"}
+    internal = {"--uds-path", "--fault", "--listen", "--blocks-listen", "--secret-file", "--tls-ca"}
     # Hidden flags of the launcher, which Ray's driver gives it.
     internal |= {"--router-apart", "--parent-pipe-fd"}
     files = [
