@@ -4,12 +4,11 @@ tokens that are drafted behind that, with the choice of each.
 
 from collections.abc import Sequence
 
-import torch
 from penstock_kernels.native.choose import choose
 
 from penstock_server.engine.guessed import fitted
 from penstock_server.engine.slots import Slots
-from penstock_server.engine.told_pass import Shared, ToldPass, Wanted
+from penstock_server.engine.told_pass import KeptPass, Shared, Wanted
 from penstock_server.network.eagle import EagleHead
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.mtp import MtpHead
@@ -18,26 +17,20 @@ from penstock_server.network.mtp import MtpHead
 MOST_PASSES = 16
 
 
-class RecordedPasses(ToldPass):
+class RecordedPasses(KeptPass):
     """A recording for each number of positions in the first pass, and for each number of slots and passes."""
 
     def __init__(self, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
         super().__init__("passes of a head", head, cache, slots)
         most = slots.limits.num_slots
-        self._returned = torch.zeros_like(self.given)
-        # Of each slot its last row in the first pass; slots, positions and lengths of each pass, which are those of the
-        # spare row where a slot has its drafts.
-        self._last = Shared(1, most)
+        # Slots, positions and lengths of each pass, which are those of the spare row where a slot has its drafts.
         self._passes = Shared(3 * MOST_PASSES, most)
 
     def takes(self, wanted: Sequence[Wanted]) -> bool:
         return super().takes(wanted) and max(each.number for each in wanted) <= MOST_PASSES
 
     def guess(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
-        ends = self.begin(wanted)
-        self._last.here[0, : len(ends)] = [end - 1 for end in ends]
-        num_rows = ends[-1]
-        self.recordings.run(("told", num_rows), lambda: self._compute_first(num_rows))
+        self.run_told(wanted)
         count, num_passes = len(wanted), max(each.number for each in wanted)
         self._write_passes(wanted, num_passes)
         key = ("drafts", count, num_passes, draws)
@@ -53,11 +46,8 @@ class RecordedPasses(ToldPass):
             ]
             self._passes.here[3 * done : 3 * done + 3, : len(wanted)] = list(zip(*places, strict=True))
 
-    def _compute_first(self, num_rows: int) -> None:
-        self._returned[:num_rows].copy_(self.compute_told(num_rows))
-
     def _compute_drafts(self, count: int, num_passes: int, draws: bool) -> None:
-        hidden = self._returned.index_select(0, self._last.numbers[0, :count])
+        hidden = self.last_rows(count)
         for done in range(num_passes):
             slots, positions, lengths = self._passes.numbers[3 * done : 3 * done + 3, :count]
             if done:

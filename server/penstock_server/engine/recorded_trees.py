@@ -16,7 +16,7 @@ from penstock_server.engine.likeliest import Likeliest
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.step import TreeRows
 from penstock_server.engine.token_tree import ROOT, seen_bits
-from penstock_server.engine.told_pass import Shared, ToldPass, Wanted
+from penstock_server.engine.told_pass import KeptPass, Shared, Wanted
 from penstock_server.engine.tree_growth import TreeGrowth
 from penstock_server.network.distributed import Group
 from penstock_server.network.eagle import EagleHead
@@ -52,7 +52,7 @@ class _Slot:
     newest: list[int] = field(default_factory=list)
 
 
-class RecordedTrees(ToldPass):
+class RecordedTrees(KeptPass):
     """A recording for each number of positions in the first pass, and of guesses in the others."""
 
     def __init__(
@@ -62,19 +62,16 @@ class RecordedTrees(ToldPass):
         super().__init__("passes of a head for trees", head, cache, slots)
         most = branches * slots.limits.num_slots
         self._branches = branches
-        self._returned = torch.zeros_like(self.given)
         self._hidden = torch.zeros(most, head.returns.size, dtype=head.dtype)
-        self._last = Shared(1, slots.limits.num_slots)
         self._pass = Shared(len(_Row._fields), most)
         self._likeliest = Likeliest(slots, group, branches, most)
 
     def guess_trees(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
         """The tokens of each slot."""
-        ends, count = self.begin(wanted), len(wanted)
-        self._last.here[0, :count] = [end - 1 for end in ends]
+        count = len(wanted)
+        self.run_told(wanted)
         firsts = [_Row(it.slot, 0, 0, ROOT, it.length, row) for row, it in enumerate(wanted)]
         self._write(firsts)
-        self.recordings.run(("told", ends[-1]), lambda: self._compute_first(ends[-1]))
         self.recordings.run(("first", count, draws), lambda: self._choose_first(count, draws))
         slots = [_Slot(it, TreeGrowth(), rows={ROOT: row}) for row, it in enumerate(wanted)]
         self._grow(slots, [(slot, ROOT) for slot in slots], firsts)
@@ -130,11 +127,8 @@ class RecordedTrees(ToldPass):
     def _write(self, rows: Sequence[_Row]) -> None:
         self._pass.here[:, : len(rows)] = list(zip(*rows, strict=True))
 
-    def _compute_first(self, num_rows: int) -> None:
-        self._returned[:num_rows].copy_(self.compute_told(num_rows))
-
     def _choose_first(self, count: int, draws: bool) -> None:
-        self._choose(self._returned.index_select(0, self._last.numbers[0, :count]), draws)
+        self._choose(self.last_rows(count), draws)
 
     def _compute_pass(self, count: int, draws: bool) -> None:
         slots, places, positions, seen, _lengths, given = self._pass.numbers[:, :count]

@@ -88,6 +88,30 @@ class ToldPass:
         return [tuple(tokens[each.slot, each.length : each.length + each.number].tolist()) for each in wanted]
 
 
+class KeptPass(ToldPass):
+    """Of which the last row of each slot is kept, to go on with."""
+
+    def __init__(self, name: str, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
+        super().__init__(name, head, cache, slots)
+        self._returned = torch.zeros_like(self.given)
+        # Of each slot its last row.
+        self._last = Shared(1, slots.limits.num_slots)
+
+    def run_told(self, wanted: Sequence[Wanted]) -> None:
+        """The pass over what it was told, recorded by its number of positions."""
+        ends = self.begin(wanted)
+        self._last.here[0, : len(ends)] = [end - 1 for end in ends]
+        num_rows = ends[-1]
+        self.recordings.run(("told", num_rows), lambda: self._compute_first(num_rows))
+
+    def last_rows(self, count: int) -> torch.Tensor:
+        """What the pass returned for the last positions of so many slots; may be recorded."""
+        return self._returned.index_select(0, self._last.numbers[0, :count])
+
+    def _compute_first(self, num_rows: int) -> None:
+        self._returned[:num_rows].copy_(self.compute_told(num_rows))
+
+
 class Shared:
     """Numbers that the host writes and a recording reads, all of which are valid from the beginning."""
 
