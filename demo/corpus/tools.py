@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from demo.corpus import arithmetic, chat, names, words, world
+from demo.corpus import arithmetic, chat, facts, names, words, world
 from demo.corpus.example import Example, Message, Split, Tool, assistant, user
 from demo.corpus.phrasing import Phrasings, sentence, vary
 
@@ -407,7 +407,7 @@ def declining(rng: random.Random, split: Split) -> Example:
 
 
 def _fact(rng: random.Random, split: Split) -> Example:
-    return world.question(rng, split, "capital", rng.choice(list(world.CAPITALS)))
+    return world.question(rng, split, "capital", rng.choice(list(facts.CAPITALS)))
 
 
 def make(rng: random.Random, split: Split) -> Example:
