@@ -20,6 +20,7 @@ mod pages;
 mod respond;
 mod response_headers;
 mod responses;
+pub mod route;
 mod route_doc;
 pub mod service;
 mod shared_fields;

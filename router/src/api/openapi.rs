@@ -7,8 +7,9 @@ use axum::http::Method;
 use serde_json::{Map, Value, json};
 
 use super::field_limits::with_limits;
+use super::route::{Access, Route};
 use super::route_doc::{Doc, Schemas, any_of};
-use super::table::{Access, Route, dialect_of, routes};
+use super::table::{dialect_of, routes};
 use crate::base::error::ErrorKind;
 
 const JSON: &str = "application/json";

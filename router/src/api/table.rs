@@ -2,10 +2,6 @@
 //! only, so a route that is not here is not served. A route requires an API key unless the table says that it is open.
 
 use axum::Router;
-use axum::handler::Handler;
-use axum::http::Method;
-use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{self, MethodRouter};
 use serde_json::{Value, json};
 
 use super::about::{health, info, metrics, models, stats, version};
@@ -27,14 +23,11 @@ use super::openai::{self, ChatRequest, CompletionRequest};
 use super::pages::{docs, ui};
 use super::responses::compact::{CompactRequest, Compaction};
 use super::responses::{self, ResponseObject, ResponsesRequest};
+use super::route::Route;
 use super::route_doc::Doc;
 use super::tgi::{self, GenerateRequest, GenerateResponse, StreamResponse};
 use super::tokenize;
-use crate::http::auth::identify;
 use crate::http::errors::ErrorDialect;
-use crate::http::host::require_host;
-use crate::http::layers::{count, refuse_while_draining};
-use crate::http::rate_limit::count_request;
 use crate::http::state::AppState;
 
 /// The error dialect of a path, also of a path without a route.
@@ -47,77 +40,6 @@ pub fn dialect_of(path: &str) -> ErrorDialect {
         (Some("api"), Some(_)) => ollama::errors::ERRORS,
         (Some("infill"), None) => openai::errors::ERRORS,
         _ => tgi::errors::ERRORS,
-    }
-}
-
-/// Who may use a route of a server that has API keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Callers with an API key.
-    Key,
-    /// Everyone: for probes, scrapers, and files that are not secret.
-    Open,
-}
-
-/// One method of one path.
-pub struct Route {
-    /// GET or POST.
-    pub method: Method,
-    /// The path in axum's syntax, such as `/v1/models/{*id}`.
-    pub path: &'static str,
-    /// Who may use it.
-    pub access: Access,
-    /// Its entry in the OpenAPI document; `None` for files of pages, and for a WebSocket, which OpenAPI cannot describe.
-    pub doc: Option<Doc>,
-    /// Whether it starts work: such a route is counted in the metrics and against the rate limit, and is refused while the
-    /// server drains.
-    pub is_work: bool,
-    handler: MethodRouter<AppState>,
-}
-
-impl Route {
-    fn get<H: Handler<T, AppState>, T: 'static>(path: &'static str, handler: H) -> Self {
-        Self::new(Method::GET, path, routing::get(handler))
-    }
-
-    fn post<H: Handler<T, AppState>, T: 'static>(path: &'static str, handler: H) -> Self {
-        Self::new(Method::POST, path, routing::post(handler))
-    }
-
-    fn new(method: Method, path: &'static str, handler: MethodRouter<AppState>) -> Self {
-        Self { method, path, access: Access::Key, doc: None, is_work: false, handler }
-    }
-
-    fn doc(self, doc: Doc) -> Self {
-        Self { doc: Some(doc), ..self }
-    }
-
-    /// Requires no API key.
-    fn open(self) -> Self {
-        Self { access: Access::Open, ..self }
-    }
-
-    /// Is counted in the metrics and against the rate limit, and is refused while the server drains.
-    fn work(self) -> Self {
-        Self { is_work: true, ..self }
-    }
-
-    /// The handler inside its layers. Requests that start work are counted before any check: the count is the outermost.
-    fn guarded(self, state: &AppState) -> MethodRouter<AppState> {
-        let mut handler = self.handler;
-        if self.is_work {
-            handler = handler.route_layer(from_fn(count_request));
-            handler = handler
-                .route_layer(from_fn_with_state(state.inference.shutdown.clone(), refuse_while_draining));
-        }
-        if self.access == Access::Key {
-            handler = handler.route_layer(from_fn_with_state(state.api_keys.clone(), identify));
-        }
-        handler = handler.route_layer(from_fn(require_host));
-        if self.is_work {
-            handler = handler.route_layer(from_fn_with_state(state.inference.metrics.clone(), count));
-        }
-        handler
     }
 }
 

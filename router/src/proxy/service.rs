@@ -10,7 +10,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::state::Proxy;
 use super::wanted::Wanted;
-use crate::api::table::{Route, dialect_of, routes};
+use crate::api::route::Route;
+use crate::api::table::{dialect_of, routes};
 use crate::base::error::Error;
 use crate::base::shutdown::Shutdown;
 use crate::http::body::unread::drain;

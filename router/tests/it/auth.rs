@@ -2,7 +2,8 @@
 
 use axum::body::Body;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
-use penstock_router::api::table::{Access, routes};
+use penstock_router::api::route::Access;
+use penstock_router::api::table::routes;
 use penstock_router::engine::EngineFacts;
 use penstock_router::http::auth::ApiKeys;
 use penstock_router::inference::limits::Limits;

@@ -2,7 +2,8 @@
 
 use axum::body::Body;
 use axum::http::{Method, Request, header};
-use penstock_router::api::table::{Access, routes};
+use penstock_router::api::route::Access;
+use penstock_router::api::table::routes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use serde_json::{Value, json};

@@ -3,6 +3,7 @@
 mod errors;
 mod fields;
 mod native;
+mod native_token_fields;
 mod openai;
 mod openapi;
 mod server;
