@@ -29,15 +29,17 @@ SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find router launcher endpoint proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
 
 # The release profile, so that every dependency that the wheel was built with is there already; our own crates are
-# compiled for tests anyway, so they get their debug assertions and overflow checks back. The router is not optimised:
-# its tests wait more than they compute, and it takes minutes less to compile.
-CHECKED := $(foreach crate,penstock-router penstock-scheduler penstock-launcher,$(foreach check,debug-assertions overflow-checks,\
-	--config profile.release.package.$(crate).$(check)=true)) --config profile.release.package.penstock-router.opt-level=0
+# compiled for tests anyway, so they get their debug assertions and overflow checks back. Only the scheduler is optimised,
+# for its simulations: the tests of the others wait more than they compute, and it takes minutes less to compile.
+CHECKED := $(foreach crate,router scheduler launcher load,$(foreach check,debug-assertions overflow-checks,\
+	--config profile.release.package.penstock-$(crate).$(check)=true)) \
+	$(foreach crate,router launcher load,--config profile.release.package.penstock-$(crate).opt-level=0)
 CARGO_TEST := cargo test --release --workspace --locked --no-fail-fast $(CHECKED)
 
 # `make setup` builds ours while it installs what they need: crates take the processors, wheels the network and the disk.
+# The C of the kernels is nobody's dependency, so it is compiled where crates leave a processor idle.
 # Python compiles a module when it is first imported; to compile all of them takes the processors half a minute.
-OURS := ./kernels ./endpoint .
+OURS := ./endpoint .
 BUILT := target/setup
 PIP := $(BIN)/python -m pip
 NEEDED := $(BIN)/python -c 'import tomllib; \
@@ -63,6 +65,7 @@ $(INSTALLED): $(SOURCES)
 	@test -x $(BIN)/python || $(PY) -m venv .venv
 	@rm -rf $(BUILT)
 	@ours=; trap 'kill $$ours 2> /dev/null || true' EXIT; \
+	nice -n 19 $(PIP) wheel --quiet --no-deps --wheel-dir $(BUILT) ./kernels & ours="$$!"; \
 	for part in $(OURS); do \
 		$(PIP) wheel --quiet --no-deps --wheel-dir $(BUILT) $$part & ours="$$ours $$!"; done; \
 	$(NEEDED) | $(PIP) install --no-compile -r /dev/stdin; \

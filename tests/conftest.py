@@ -1,5 +1,6 @@
 """Shared by all tests: tiny models, made once per session."""
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,12 @@ sys.modules["sentencepiece"] = None  # type: ignore[assignment]
 
 # Steps are tiny: threads would only wait for each other, and one thread makes sums the same in every batch.
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: a collector that looks at a million objects each time costs minutes."""
+    gc.collect()
+    gc.freeze()
 
 
 class SavedModel(NamedTuple):

@@ -23,6 +23,8 @@ HOLD_FROM = 100
 MAX_CONCURRENT = 64
 WRONG_ANSWERS = ("count", "nan", "vocabulary", "differ", "epoch")
 RESTART_S = 60.0
+# A little longer than `MIN_STABLE_RUN` of the launcher.
+STABLE_S = 2.2
 
 
 def flags(tmp: Path, model: Path, max_concurrent: int = MAX_CONCURRENT) -> list[str]:
@@ -111,7 +113,9 @@ def _find(server: Launched, argument: str) -> int:
 
 
 def order(server: Launched, kind: str, rank: int) -> None:
-    """Have a shard do something wrong as soon as it can."""
+    """Have a shard do something wrong as soon as it can, but not so soon that it counts as one that fails at once: the
+    launcher waits ever longer before it starts such a group again."""
+    time.sleep(STABLE_S)
     draft = server.tmp / f"draft-{rank}"
     draft.write_text(kind)
     draft.rename(server.tmp / f"order-{rank}")

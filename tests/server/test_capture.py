@@ -66,7 +66,7 @@ def test_no_step_waits_for_the_device(saved_model: Callable[..., Any], gpu: Fake
     """Prompts, mixed steps and decodes, in graphs and free, preempted and computed again."""
     folder = saved_model(**family_models.CASES[name]).folder
     with gpu.on():
-        engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16")
+        engine = gpu.engine(folder, is_compiled=True, cuda=SIZES, dtype="bfloat16")
         Driver(execute_on(engine)).run(sequences(KINDS[:3]), seed=3)
     assert gpu.ops.num_launches > 100
     gpu.check_variants()
@@ -77,7 +77,7 @@ def test_a_snapshot_waits_for_nothing(saved_model: Callable[..., Any], gpu: Fake
     """Nor is its copy compiled when it is made."""
     folder = saved_model(**family_models.CASES[name]).folder
     with gpu.on():
-        engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16", num_snapshots=2)
+        engine = gpu.engine(folder, is_compiled=True, cuda=SIZES, dtype="bfloat16", num_snapshots=2)
         first = Admit(0, [5] * 8, 8, [0, 1, 2], SamplingParams())
         other = Admit(1, [5] * 8, 8, [0, 3, 4], SamplingParams(), snapshot=1)
         engine.launch(Plan(1, 1, admitted=[first], spans=[Span(0, 0, 4)], snapshots={0: 1})).resolve()
@@ -335,21 +335,20 @@ def plant(monkeypatch: pytest.MonkeyPatch, op: Callable[[torch.Tensor], Any]) ->
     monkeypatch.setattr(Decoder, "logits", logits)
 
 
-@pytest.mark.parametrize(("op", "said"), WAITS)
 def test_a_wait_in_a_step_is_found(
-    saved_model: Callable[..., Any],
-    gpu: FakeGpu,
-    monkeypatch: pytest.MonkeyPatch,
-    op: Callable[[torch.Tensor], None],
-    said: str,
+    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = saved_model(head_dim=64).folder
     with gpu.on():
         engine = gpu.engine(folder, cuda=CudaConfig(()))
-        plant(monkeypatch, op)
-        with pytest.raises(Refused, match=said) as refused:
-            Driver(execute_on(engine)).run(sequences(KINDS[:1]))
-    assert f"in {op.__name__}: " in str(refused.value), "the line is named"
+        for op, said in WAITS:
+            with monkeypatch.context() as patch:
+                plant(patch, op)
+                with pytest.raises(Refused, match=said) as refused:
+                    Driver(execute_on(engine)).run(sequences(KINDS[:1]))
+            assert f"in {op.__name__}: " in str(refused.value), "the line is named"
+            engine.clear()
+        Driver(execute_on(engine)).run(sequences(KINDS[:1]))
 
 
 @pytest.mark.parametrize(

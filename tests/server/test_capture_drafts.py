@@ -53,7 +53,7 @@ def test_a_step_with_drafts_waits_for_tokens_alone(
     folder, options = kind(saved_model, tmp_path)
     kinds = [SamplingParams(), SamplingParams(temperature=0.9, seed=7), SamplingParams(presence_penalty=0.2)]
     with gpu.on():
-        engine = gpu.engine(folder, cuda=GRAPHS, dtype="bfloat16", **SIZES, **options)
+        engine = gpu.engine(folder, is_compiled=True, cuda=GRAPHS, dtype="bfloat16", **SIZES, **options)
         engine.drafter = unlimited(engine.drafter)
         sequences = [Sequence([5] * (3 + 6 * number), 8, each) for number, each in enumerate(kinds)]
         driver = DraftingDriver(execute_on(engine), engine.clear, SIZES["num_slots"], SIZES["num_blocks"])

@@ -175,15 +175,20 @@ def test_the_interface_with_an_address_is_found() -> None:
         interface_with("192.0.2.7")
 
 
-@pytest.mark.parametrize(("world_size", "num_stages"), [(2, 1), (4, 1), (4, 2)])
+@pytest.mark.parametrize(("world_size", "num_stages", "per_node"), [(4, 1, 2), (2, 2, 1)])
 def test_ranks_that_meet_at_a_launcher_give_the_tokens_of_one_machine(
-    saved_model: Callable[..., Any], launcher: Launcher, tmp_path: Path, world_size: int, num_stages: int
+    saved_model: Callable[..., Any],
+    launcher: Launcher,
+    tmp_path: Path,
+    world_size: int,
+    num_stages: int,
+    per_node: int,
 ) -> None:
     model = saved_model()
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n")
     meeting = ("--rendezvous", f"tcp:127.0.0.1:{launcher.port}", "--secret-file", secret)
-    place = ("--group-start", START, "--ranks-per-node", 2)
+    place = ("--group-start", START, "--ranks-per-node", per_node)
     stages = ("--num-stages", num_stages)
     outputs = []
     for folder, flags in ((tmp_path / "here", ()), (tmp_path / "nodes", (*meeting, *place))):

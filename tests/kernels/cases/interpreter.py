@@ -1,8 +1,10 @@
 """Repairs Triton 3.7's interpreter for tests: bf16 is stored as its bits there, rounded by truncation when written and
 multiplied as integers by dot. The kernels compute in float32 between loads, stores and dots, so these two are all but
 one: NumPy's product sums the rows of a tile in different orders on some processors, which a GPU does not. And makes it
-faster: it searches Triton's modules again whenever one function of a kernel calls another."""
+faster, by half: it searches Triton's modules again whenever one function of a kernel calls another, computes a check of
+overflows that it then drops, and makes the type and the shape of each tensor anew."""
 
+import dataclasses
 from functools import cache
 from typing import Any
 
@@ -56,7 +58,14 @@ def repair() -> None:
 
 
 def speed_up() -> None:
-    """Have each launch replace the functions of a module of Triton once, and not in every call within a kernel."""
+    """Have the interpreter do once what it does in every call within a kernel."""
+    _find_modules_once()
+    _drop_unread_checks()
+    _make_types_once()
+
+
+def _find_modules_once() -> None:
+    """Each launch replaces the functions of a module of Triton once."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -81,3 +90,48 @@ def speed_up() -> None:
         plain_call(self, *args, **kwargs)
 
     interpreter._patch_lang, executor.__call__ = patch, call
+
+
+def _drop_unread_checks() -> None:
+    """Without `debug` an assertion of the device does nothing, and that of no overflow is computed all the same."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    assert not builder.options.debug
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+
+def _make_types_once() -> None:
+    """Types and shapes are never changed, so equal ones share what they are made of."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    plain_block, plain_tensor = core.block_type.__init__, core.tensor.__init__
+    plain_np_dtype = interpreter._get_np_dtype
+    blocks: dict[Any, dict[str, Any]] = {}
+    np_dtypes: dict[str, np.dtype[Any]] = {}
+
+    def make_block(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (element_ty.name, *(getattr(size, "value", size) for size in shape))
+        if key in blocks:
+            self.__dict__.update(blocks[key], element_ty=element_ty)
+            return
+        plain_block(self, element_ty, shape)
+        shape_of_tensor = core.tuple([core.constexpr(size) for size in self.shape])
+        self.of_tensor = {"shape": shape_of_tensor, "numel": core.constexpr(self.numel)}
+        blocks[key] = self.__dict__
+
+    def make_tensor(self: Any, handle: Any, type: Any) -> None:
+        if type.is_block():
+            self.__dict__.update(type.of_tensor, handle=handle, type=type, dtype=type.element_ty)
+        else:
+            plain_tensor(self, handle, type)
+
+    def np_dtype_of(tt_dtype: Any) -> np.dtype[Any]:
+        name = tt_dtype.name
+        if name not in np_dtypes:
+            np_dtypes[name] = plain_np_dtype(tt_dtype)
+        return np_dtypes[name]
+
+    core.block_type.__init__, core.tensor.__init__ = make_block, make_tensor
+    interpreter._get_np_dtype = np_dtype_of
