@@ -39,6 +39,7 @@ fn facts(num_blocks: u32) -> ShardFacts {
         attention_window: None,
         max_adapters: 0,
         num_snapshots: 0,
+        num_stages: 1,
     };
     ShardFacts { capacity, vocab_size: 32_000, max_sequence_len: 8192 }
 }

@@ -76,6 +76,7 @@ mod tests {
             attention_window: None,
             max_adapters: 0,
             num_snapshots: 0,
+            num_stages: 1,
         };
         let weights = BTreeMap::from([("shop".into(), 3)]);
         let config = scheduler_config(&Flags::parse_from(flags).options, capacity, weights.clone());

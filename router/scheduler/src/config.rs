@@ -25,6 +25,8 @@ pub struct Capacity {
     pub max_adapters: u32,
     /// Places for states kept for the cache; 0 where the model keeps no states.
     pub num_snapshots: u32,
+    /// Stages that a step goes through, each of which may compute another step; 1 where the shards compute one at a time.
+    pub num_stages: u32,
 }
 
 /// What the scheduler may use: the smaller of what the shards offer and what the operator allows.
@@ -65,6 +67,8 @@ pub struct SchedulerConfig {
     /// Places for states kept for the cache. Where there are any, a prefix is shared up to a position whose state is kept;
     /// with 0, blocks are all that there is to it.
     pub num_snapshots: u32,
+    /// Stages that a step goes through: running sequences are divided into as many groups, which take turns.
+    pub num_stages: u32,
     /// Tokens that a step may draft for each sequence; with 0 nothing is drafted.
     pub max_drafts: u32,
     /// Nothing is drafted in steps in which more sequences decode.
@@ -94,6 +98,7 @@ impl SchedulerConfig {
             attention_window: capacity.attention_window,
             max_adapters: capacity.max_adapters,
             num_snapshots: capacity.num_snapshots,
+            num_stages: capacity.num_stages.max(1),
             max_drafts: 0,
             max_drafting: u32::MAX,
             placement: PlacementPolicy::default(),

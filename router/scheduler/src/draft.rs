@@ -41,9 +41,9 @@ impl PlanDraft {
         self.cost
     }
 
-    /// The first `count` spans.
-    pub fn first_spans(&self, count: usize) -> &[PlannedSpan] {
-        &self.spans[..count]
+    /// Whether it computes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
     }
 
     pub fn add_event(&mut self, id: RequestId, kind: EventKind) {

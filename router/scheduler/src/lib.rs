@@ -28,6 +28,7 @@ mod cache_event;
 mod config;
 mod draft;
 mod event;
+mod groups;
 mod hand_over;
 mod keyed_tokens;
 mod leaving;
@@ -68,7 +69,7 @@ pub use event::{Event, EventKind};
 pub use hand_over::even_out;
 pub use load::{Load, StepSize, Totals};
 pub use pass_on::{TransferId, arrive, pass_on};
-pub use pipeline::{MAX_PLANS_IN_FLIGHT, Mismatch};
+pub use pipeline::Mismatch;
 pub use placement::{Placement, PlacementPolicy};
 pub use plan::{
     Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, SnapshotId, Span, StepTimings,

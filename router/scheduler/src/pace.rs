@@ -1,7 +1,11 @@
 //! How long a step may take: what prompts may take from the streams that decode in it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
+
+use crate::request::RequestId;
 use crate::running::Running;
 use crate::step_time::{StepCost, StepTimeModel, micros};
 
@@ -36,10 +40,14 @@ impl Prompts {
     }
 }
 
-/// The streams that decode in a step.
+/// The streams that decode in a step, or in another one at the same time.
 #[derive(Debug, Default)]
 pub struct Streams {
-    count: usize,
+    ids: Vec<RequestId>,
+    /// Those of them that are in other steps: it is not their turn.
+    elsewhere: HashSet<RequestId, FixedState>,
+    /// What the next positions of all cost.
+    cost: StepCost,
     highest_priority: Option<i32>,
     /// Whether one of them paused so lately that it must not pause again.
     paused_lately: bool,
@@ -48,18 +56,46 @@ pub struct Streams {
 impl Streams {
     pub fn add(&mut self, running: &Running) {
         let sequence = running.sequence();
-        self.count += 1;
+        self.ids.push(running.id());
         self.highest_priority = self.highest_priority.max(Some(sequence.priority()));
         self.paused_lately |= !sequence.may_be_paused();
     }
 
-    pub fn count(&self) -> usize {
-        self.count
+    /// One whose turn it is not.
+    pub fn add_elsewhere(&mut self, running: &Running) {
+        self.add(running);
+        self.elsewhere.insert(running.id());
+        self.cost = self.cost.plus(StepCost::of_span(running.row().planned(), 1));
+    }
+
+    /// Those of this step cost so much.
+    pub fn add_cost(&mut self, cost: StepCost) {
+        self.cost = self.cost.plus(cost);
+    }
+
+    /// What the decodes of a step cost, where all of them are divided among so many.
+    pub fn cost_of_step(&self, num_steps: usize) -> StepCost {
+        self.cost.part_of(num_steps)
+    }
+
+    pub fn ids(&self) -> &[RequestId] {
+        &self.ids
+    }
+
+    /// Whether it is in another step, and has nothing to compute in this one.
+    pub fn are_elsewhere(&self, id: RequestId) -> bool {
+        self.elsewhere.contains(&id)
+    }
+
+    fn count(&self) -> usize {
+        self.ids.len()
     }
 
     /// Whether they may pause for these prompts: they are fewer, of no higher priority, and none paused lately.
     fn may_pause_for(&self, prompts: &Prompts) -> bool {
-        prompts.count > self.count && !self.paused_lately && self.highest_priority <= prompts.lowest_priority
+        prompts.count > self.count()
+            && !self.paused_lately
+            && self.highest_priority <= prompts.lowest_priority
     }
 }
 
@@ -96,7 +132,7 @@ pub struct Pace<'a> {
     /// How long a step with decodes may take, if that is set.
     pub target: Option<Duration>,
     pub streams: &'a Streams,
-    /// What their decodes cost.
+    /// What the decodes of a step cost.
     pub decodes: StepCost,
 }
 
@@ -114,10 +150,10 @@ impl Pace<'_> {
     /// What these prompts may take.
     pub fn allowance(&self, prompts: &Prompts) -> Allowance {
         let usual = self.usual();
-        if self.target.is_some() || self.streams.count == 0 || !self.streams.may_pause_for(prompts) {
+        if self.target.is_some() || self.streams.count() == 0 || !self.streams.may_pause_for(prompts) {
             return Allowance { micros: usual, further: FURTHER, usual };
         }
-        let pause = micros(PAUSE) * prompts.count as f64 / self.streams.count as f64;
+        let pause = micros(PAUSE) * prompts.count as f64 / self.streams.count() as f64;
         let longest = usual.max(pause.min(micros(MAX_PAUSE)));
         Allowance { micros: longest, further: FURTHER_AT_ONCE, usual }
     }
@@ -125,7 +161,7 @@ impl Pace<'_> {
     /// Microseconds that the step may take without a pause.
     fn usual(&self) -> f64 {
         match self.target {
-            _ if self.streams.count == 0 => f64::INFINITY,
+            _ if self.streams.count() == 0 => f64::INFINITY,
             Some(target) => micros(target),
             // Finite, so that what the model never saw is approached by growing.
             None => self.times.predict(self.decodes).map_or(f64::MAX, |time| time * MAX_STRETCH),

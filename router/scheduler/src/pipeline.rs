@@ -1,8 +1,9 @@
 //! The plans in flight, in order, and what is learnt from their answers about the time that steps take.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use thiserror::Error;
 
 use crate::load::StepSize;
@@ -11,9 +12,9 @@ use crate::request::RequestId;
 use crate::sent_plan::{PlannedSpan, SentPlan};
 use crate::step_time::{StepTimeModel, micros};
 
-/// Plans sent before the oldest must be answered. Two keep the device busy during the round trip; a third would only
-/// make new requests wait longer.
-pub const MAX_PLANS_IN_FLIGHT: usize = 2;
+/// Plans that a sequence gets tokens of before the first of them must be answered: the second is fed on the device, and
+/// keeps it busy during the round trip.
+const MAX_PLANS_OF_SEQUENCE: usize = 2;
 /// A step with prompts that takes so long: the round trip that a plan made in advance hides is nothing beside it.
 const LONG_STEP: Duration = Duration::from_millis(100);
 
@@ -33,20 +34,35 @@ pub struct Pipeline {
     in_flight: VecDeque<SentPlan>,
     last_step: u64,
     step_times: StepTimeModel,
+    /// Stages that compute at the same time, each another step.
+    num_stages: usize,
 }
 
 impl Pipeline {
-    pub fn new() -> Self {
-        Self { in_flight: VecDeque::new(), last_step: 0, step_times: StepTimeModel::new() }
+    pub fn new(num_stages: u32) -> Self {
+        let num_stages = num_stages.max(1) as usize;
+        Self { in_flight: VecDeque::new(), last_step: 0, step_times: StepTimeModel::new(), num_stages }
+    }
+
+    /// Stages that a step goes through.
+    pub fn num_stages(&self) -> usize {
+        self.num_stages
+    }
+
+    /// Plans sent before the oldest must be answered: one for each stage, and one that is there when the first stage has
+    /// nothing to do. More would only make new requests wait longer.
+    pub fn max_in_flight(&self) -> usize {
+        self.num_stages + 1
     }
 
     /// Whether a plan may be made now.
     pub fn has_room(&self) -> bool {
-        self.in_flight.len() < MAX_PLANS_IN_FLIGHT && !self.awaits_answer()
+        let most = self.max_in_flight() - usize::from(self.awaits_answer());
+        self.in_flight.len() < most
     }
 
-    /// Whether the step in flight is so long that the next plan is made after its answer: what comes while it runs is
-    /// then in the very next step, all of it.
+    /// Whether the step in flight is so long that no plan is made in advance: what comes while it runs is then in the very
+    /// next step, all of it.
     fn awaits_answer(&self) -> bool {
         self.in_flight.front().is_some_and(|plan| {
             plan.has_prompts()
@@ -89,11 +105,32 @@ impl Pipeline {
         Ok(plan)
     }
 
+    /// What is told is the time of one stage. A sequence waits as long for its next token as all of them take.
     fn learn(&mut self, plan: &SentPlan, outcome: &Outcome) {
         let micros = outcome.timings.total_us();
         if micros > 0 && !plan.spans().is_empty() {
-            self.step_times.observe(plan.cost_of(&outcome.sampled), f64::from(micros));
+            let through_all = f64::from(micros) * self.num_stages as f64;
+            self.step_times.observe(plan.cost_of(&outcome.sampled), through_all);
         }
+    }
+
+    /// The requests that get a token of the plans which are in other stages when the next one begins: it would wait for
+    /// these tokens.
+    pub fn busy(&self) -> HashSet<RequestId, FixedState> {
+        let newest = self.in_flight.iter().rev().take(self.num_stages - 1);
+        newest.flat_map(SentPlan::sampling_spans).map(|span| span.id).collect()
+    }
+
+    /// The number of the newest plans in flight that get tokens for anybody, of those in other stages.
+    pub fn num_groups_busy(&self) -> usize {
+        let newest = self.in_flight.iter().rev().take(self.num_stages - 1);
+        newest.filter(|plan| plan.sampling_spans().next().is_some()).count()
+    }
+
+    /// Whether one more plan may get a token for a request before those in flight are answered.
+    pub fn may_sample(&self, id: RequestId) -> bool {
+        let spans = self.in_flight.iter().flat_map(SentPlan::spans);
+        spans.filter(|span| span.id == id && span.samples).count() < MAX_PLANS_OF_SEQUENCE
     }
 
     /// A request stands `count` positions before where it was when the plans in flight were made.
@@ -144,7 +181,15 @@ impl Pipeline {
 
     /// Panics unless the plans in flight are the last ones, in order.
     pub fn check(&self) {
-        assert!(self.in_flight.len() <= MAX_PLANS_IN_FLIGHT, "too many plans are in flight");
+        assert!(self.in_flight.len() <= self.max_in_flight(), "too many plans are in flight");
+        let mut counts: HashMap<RequestId, usize, FixedState> = HashMap::default();
+        for span in self.in_flight.iter().flat_map(SentPlan::spans).filter(|span| span.samples) {
+            *counts.entry(span.id).or_default() += 1;
+        }
+        assert!(
+            counts.into_values().all(|count| count <= MAX_PLANS_OF_SEQUENCE),
+            "a row is in too many plans"
+        );
         let steps = self.in_flight.iter().map(SentPlan::step);
         let last = (1..=self.last_step).rev().take(self.in_flight.len());
         assert!(steps.rev().eq(last), "plans in flight are out of order");

@@ -51,7 +51,7 @@ impl Scheduler {
             memory: Memory::new(&config),
             slots: Slots::new(config.num_slots),
             adapters: AdapterPlaces::new(config.max_adapters),
-            pipeline: Pipeline::new(),
+            pipeline: Pipeline::new(config.num_stages),
             suspects: Suspects::default(),
             transfers: Transfers::default(),
             output_lengths: OutputLengths::new(),

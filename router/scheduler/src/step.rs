@@ -77,18 +77,32 @@ impl Scheduler {
     }
 
     fn plan_batch(&mut self, draft: &mut PlanDraft) {
-        let streams = self.plan_decodes(draft);
-        self.admit_waiting(&streams, draft);
-        self.plan_chunks(&streams, draft);
-    }
-
-    /// One token for each sequence whose prompt is done, oldest first, and drafts behind them.
-    fn plan_decodes(&mut self, draft: &mut PlanDraft) -> Streams {
-        let mut streams = Streams::default();
         let decoding = self.sequences.all_running().filter(|running| running.is_decoding());
         let decoding: Vec<_> = decoding.filter(|it| !self.is_to_pass_on(it)).map(Running::id).collect();
-        let mut drafts = DraftBudget::new(&self.config, decoding.len(), draft.budget());
-        for id in decoding {
+        let mut streams = self.plan_decodes(&decoding, draft);
+        self.admit_waiting(&streams, draft);
+        self.plan_chunks(&streams, draft);
+        self.plan_ahead(&decoding, &mut streams, draft);
+    }
+
+    /// One token for each sequence whose prompt is done and whose turn it is, oldest first, and drafts behind them.
+    fn plan_decodes(&mut self, decoding: &[RequestId], draft: &mut PlanDraft) -> Streams {
+        let mut streams = Streams::default();
+        let turn = self.turn(decoding);
+        if turn.len() < decoding.len() {
+            let elsewhere = decoding.iter().filter(|id| !turn.contains(id));
+            let elsewhere = elsewhere.filter_map(|id| self.sequences.running(*id));
+            elsewhere.for_each(|running| streams.add_elsewhere(running));
+        }
+        self.plan_group(&turn, &mut streams, draft);
+        streams.add_cost(draft.cost());
+        streams
+    }
+
+    /// One token for each of these, and drafts behind them.
+    pub(crate) fn plan_group(&mut self, group: &[RequestId], streams: &mut Streams, draft: &mut PlanDraft) {
+        let mut drafts = DraftBudget::new(&self.config, group.len(), draft.budget());
+        for id in group.iter().copied() {
             if draft.budget() > 0 && self.make_room(id, draft) {
                 let max_drafts = self.room_for_drafts(id, drafts.next(), draft);
                 drafts.take(max_drafts);
@@ -96,7 +110,6 @@ impl Scheduler {
                 self.sequences.running(id).into_iter().for_each(|running| streams.add(running));
             }
         }
-        streams
     }
 
     /// Gives slots to waiting requests while slots and blocks last, in the order of the queue. Others may be admitted
@@ -150,7 +163,11 @@ impl Scheduler {
 
     fn pace<'a>(&'a self, streams: &'a Streams, draft: &PlanDraft) -> Pace<'a> {
         let times = self.pipeline.step_times();
-        Pace { times, target: self.config.target_itl, streams, decodes: draft.cost() }
+        let decodes = match self.pipeline.num_stages() {
+            1 => draft.cost(),
+            num_steps => streams.cost_of_step(num_steps),
+        };
+        Pace { times, target: self.config.target_itl, streams, decodes }
     }
 
     fn prompts_under_way(&self) -> Prompts {
@@ -171,7 +188,7 @@ impl Scheduler {
         self.extend_prompts(draft);
         let allowance = self.pace(streams, draft).allowance(&self.prompts_under_way());
         let mut min_len = MIN_CHUNK;
-        for rest in self.rests(draft.step()) {
+        for rest in self.rests(streams, draft.step()) {
             let longest = rest.len.min(draft.budget());
             let times = self.pipeline.step_times();
             let len =
@@ -183,7 +200,7 @@ impl Scheduler {
             self.plan_span(rest.id, len, draft);
         }
         if allowance.is_pause(self.pipeline.step_times(), draft.cost()) {
-            self.note_pause(streams, draft);
+            self.note_pause(streams);
         }
     }
 
@@ -198,9 +215,9 @@ impl Scheduler {
     }
 
     /// What running sequences have to compute that have nothing in this step yet, in the order of their chunks.
-    fn rests(&self, step: u64) -> Vec<Rest> {
+    fn rests(&self, streams: &Streams, step: u64) -> Vec<Rest> {
         let idle = self.sequences.all_running().filter(|running| running.row().last_step() < step);
-        let staying = idle.filter(|running| !self.is_to_pass_on(running));
+        let staying = idle.filter(|it| !self.is_to_pass_on(it) && !streams.are_elsewhere(it.id()));
         // A decode for which there was no room has no block for its next position.
         let mut rests: Vec<_> =
             staying.map(|running| self.rest(running)).filter(|rest| rest.len > 0).collect();
@@ -216,9 +233,9 @@ impl Scheduler {
     }
 
     /// The streams of this step pause in it, and not again for a while.
-    fn note_pause(&mut self, streams: &Streams, draft: &PlanDraft) {
-        for decode in draft.first_spans(streams.count()) {
-            if let Some(sequence) = self.sequences.get_mut(decode.id) {
+    fn note_pause(&mut self, streams: &Streams) {
+        for id in streams.ids().iter().copied() {
+            if let Some(sequence) = self.sequences.get_mut(id) {
                 sequence.on_paused(PAUSE_EVERY);
             }
         }

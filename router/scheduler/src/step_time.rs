@@ -22,6 +22,12 @@ impl StepCost {
         Self { tokens: len, attended: len * (start + (len + 1.0) / 2.0), read: start + len }
     }
 
+    /// An equal part of it, of so many.
+    pub fn part_of(self, count: usize) -> Self {
+        let count = count as f64;
+        Self { tokens: self.tokens / count, attended: self.attended / count, read: self.read / count }
+    }
+
     /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -80,6 +86,14 @@ impl StepTimeModel {
     /// Expected microseconds; `None` before anything was seen.
     pub fn predict(&self, cost: StepCost) -> Option<f64> {
         (self.num_steps > 0).then(|| dot(terms(cost), self.weights))
+    }
+
+    /// What this adds to a step that computes other things, too; something for each token before anything was seen.
+    pub fn added_by(&self, cost: StepCost) -> f64 {
+        let [_, added @ ..] = terms(cost);
+        let [_, weights @ ..] = self.weights;
+        let micros: f64 = added.iter().zip(weights).map(|(a, b)| a * b).sum();
+        if micros > 0.0 { micros } else { cost.tokens }
     }
 
     /// The longest span from `start`, up to `longest`, that keeps a step which already costs `cost` within `micros`, and

@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 
 use crate::draft::PlanDraft;
 use crate::event::{Event, EventKind};
-use crate::pipeline::MAX_PLANS_IN_FLIGHT;
 use crate::request::{Failure, RequestId};
 use crate::running::Running;
 use crate::scheduler::Scheduler;
@@ -49,9 +48,10 @@ impl Scheduler {
     }
 
     fn suspect(&mut self, id: RequestId) {
+        let max_plans = self.pipeline.max_in_flight() as u32;
         if let Some(sequence) = self.sequences.get_mut(id) {
             sequence.on_lost();
-            let passing_len = sequence.len() + MAX_PLANS_IN_FLIGHT as u32 * (1 + self.config.max_drafts);
+            let passing_len = sequence.len() + max_plans * (1 + self.config.max_drafts);
             self.suspects.add(Suspect { id, passing_len });
         }
     }
@@ -70,7 +70,7 @@ impl Scheduler {
         Event { id, kind: EventKind::Failed(failure) }
     }
 
-    /// The next step of a trial: the suspect and nothing else, also not in the other plan in flight.
+    /// The next step of a trial: the suspect and nothing else, also not in the other plans in flight.
     pub(crate) fn plan_trial(&mut self, Suspect { id, passing_len }: Suspect, draft: &mut PlanDraft) {
         let may_start = || self.pipeline.is_empty();
         if !self.sequences.is_running(id) && (!may_start() || self.admit(id, draft).is_err()) {
@@ -78,7 +78,7 @@ impl Scheduler {
         }
         let Some(running) = self.sequences.running(id) else { return };
         let is_past = running.row().len() >= passing_len;
-        if is_past || running.num_plannable() == 0 {
+        if is_past || running.num_plannable() == 0 || !self.pipeline.may_sample(id) {
             return;
         }
         let len = self.extend(id, draft).min(draft.budget());

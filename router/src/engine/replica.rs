@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_scheduler::{
-    CacheEvent, Event, MAX_PLANS_IN_FLIGHT, Mismatch, NewRequest, Newcomer, Offer, Outcome, Refused,
-    RequestId, Scheduler, SchedulerConfig, StepSize, Taken,
+    CacheEvent, Event, Mismatch, NewRequest, Newcomer, Offer, Outcome, Refused, RequestId, Scheduler,
+    SchedulerConfig, StepSize, Taken,
 };
 use tokio::sync::oneshot;
 
@@ -275,7 +275,7 @@ impl Replica {
 
     /// The next plan, sent already, with its events; `None` if there is nothing to do, or enough in flight.
     pub fn send_plan(&mut self, now: Duration) -> Option<(Result<(), EngineError>, Vec<Event>)> {
-        if self.status != EngineStatus::Ready || self.is_resting || self.in_flight >= MAX_PLANS_IN_FLIGHT {
+        if self.status != EngineStatus::Ready || self.is_resting {
             return None;
         }
         let (plan, events) = self.scheduler.plan(now)?;

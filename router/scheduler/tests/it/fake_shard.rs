@@ -114,6 +114,7 @@ pub fn small_facts() -> ShardFacts {
             attention_window: None,
             max_adapters: 2,
             num_snapshots: 0,
+            num_stages: 1,
         },
         vocab_size: 256,
         max_sequence_len: 200,

@@ -13,6 +13,8 @@ mod scenario;
 mod scheduler;
 mod simulation;
 mod snapshots;
+mod stages;
+mod turns;
 mod weights;
 mod windows;
 mod world;

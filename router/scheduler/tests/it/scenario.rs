@@ -109,6 +109,8 @@ pub fn scenario(seed: u64) -> Scenario {
     let rests = if dice.one_in(3) { random_times(&mut dice, 5) } else { Vec::new() };
     let num_prefill = if dice.one_in(2) { num_replicas / 2 } else { 0 };
     let failing_every = dice.range(1, 6);
+    let num_stages = [1, 1, 2, 3, 4][dice.range(0, 5) as usize];
+    let facts = ShardFacts { capacity: Capacity { num_stages, ..facts.capacity }, ..facts };
     Scenario {
         facts,
         prefix_caching,
@@ -138,6 +140,7 @@ fn random_capacity(dice: &mut Dice) -> Capacity {
         attention_window: None,
         max_adapters: dice.range(1, 4) as u32,
         num_snapshots: 0,
+        num_stages: 1,
     }
 }
 

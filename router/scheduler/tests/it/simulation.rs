@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::fake_shard::{FakeShard, adapted_tokens};
 use crate::scenario::{POISON_SEED, Scenario, scenario};
+use crate::stages::Stages;
 use penstock_scheduler::{
     BlockId, Event, EventKind, Failure, NewRequest, Newcomer, Offer, Outcome, Placement, PlacementPolicy,
     Plan, RequestId, Scheduler, SchedulerConfig, SlotId, Span, StepTimings, Taken, TransferId, arrive,
@@ -32,6 +33,7 @@ struct Replica {
     scheduler: Scheduler,
     shard: FakeShard,
     outcomes: VecDeque<(Duration, Outcome)>,
+    stages: Stages,
     /// The slot and the prompt of the request that makes the shards crash, while it is in a slot.
     poison: Option<(SlotId, u32)>,
     /// Whether nothing is planned until its shards have forgotten what they hold.
@@ -55,6 +57,7 @@ impl Replica {
             scheduler,
             shard: scenario.shard(),
             outcomes: VecDeque::new(),
+            stages: Stages::new(scenario.facts.capacity.num_stages),
             poison: None,
             is_to_rest: false,
             weights: 0,
@@ -106,6 +109,7 @@ impl Replica {
     /// The events of the shards' loss.
     fn lose_shards(&mut self, new: FakeShard) -> Vec<Event> {
         self.outcomes.clear();
+        self.stages = Stages::new(self.shard.facts.capacity.num_stages);
         self.poison = None;
         self.is_to_rest = false;
         self.num_losses += 1;
@@ -401,8 +405,8 @@ impl<'a> World<'a> {
             let micros = slow * self.scenario.slowness * (200 + 10 * u64::from(tokens));
             let mut outcome = replica.shard.step(&plan);
             outcome.timings = StepTimings { forward_us: micros as u32, ..StepTimings::default() };
-            let begin = replica.outcomes.back().map_or(self.now, |(at, _)| *at);
-            replica.outcomes.push_back((begin + Duration::from_micros(micros), outcome));
+            let at = replica.stages.answer_at(self.now, &plan, &outcome, Duration::from_micros(micros));
+            replica.outcomes.push_back((at, outcome));
         }
     }
 

@@ -240,7 +240,7 @@ impl Connection {
 
     /// Opens the stream of plans under `epoch`.
     pub async fn run(mut self, epoch: u64) -> Result<ShardClient, String> {
-        // Bounded in effect: the scheduler has at most MAX_PLANS_IN_FLIGHT plans without an outcome.
+        // Bounded in effect: the scheduler has few plans without an outcome.
         let (plans, receiver) = mpsc::unbounded_channel();
         let call = self.0.run(UnboundedReceiverStream::new(receiver));
         let response = tokio::time::timeout(CALL_DEADLINE, call)
