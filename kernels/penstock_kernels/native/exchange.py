@@ -18,7 +18,7 @@ from penstock_kernels.native.library import DTYPES, library, run
 _LINK_FILE = "exchange"
 # Of a sum, so many bytes at a time: few enough to stay in the processor's caches.
 PART_BYTES = 1 << 18
-_LINE_BYTES = 64
+LINE_BYTES = 64
 _POLL_S = 0.005
 
 
@@ -26,7 +26,7 @@ class ExchangeFailed(Exception):
     """Another rank did not take part."""
 
 
-class _Link(ctypes.Structure):
+class Link(ctypes.Structure):
     """`Link` of src/exchange.c, field by field."""
 
     _fields_ = (
@@ -70,11 +70,11 @@ class Exchange:
         compiled = library()
         assert compiled is not None, "see `is_supported`"
         self._library = compiled
-        num_bytes = size * (_LINE_BYTES + 2 * PART_BYTES)
-        self._file = _make(folder, num_bytes) if rank == 0 else _open(folder, timeout_s)
+        num_bytes = size * (LINE_BYTES + 2 * PART_BYTES)
+        self._file = make_memory(folder, num_bytes) if rank == 0 else open_memory(folder, timeout_s)
         self._memory = mmap.mmap(self._file, num_bytes)
         memory = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._link = _Link(memory, PART_BYTES, 0, rank, size, self._file, 0, 0, 0)
+        self._link = Link(memory, PART_BYTES, 0, rank, size, self._file, 0, 0, 0)
         self.set_timeout(timeout_s)
         if error := self._library.penstock_join(ctypes.byref(self._link)):
             raise ExchangeFailed(f"rank {rank} is there already: {os.strerror(error)}")
@@ -116,24 +116,30 @@ class Exchange:
         return everyones
 
     def _failure(self) -> ExchangeFailed:
-        rank, seconds = self._link.failed_rank, self._link.timeout_ms / 1000
-        reasons = (
-            "no reason",
-            f"rank {rank} has ended",
-            f"rank {rank} did not come within {seconds:g} s",
-            f"rank {rank} brought another size",
-        )
-        return ExchangeFailed(reasons[self._link.failure])
+        return failure_of(self._link, self._link.failed_rank)
 
 
-def _make(folder: Path, num_bytes: int) -> int:
+def failure_of(link: Link, rank: int) -> ExchangeFailed:
+    """Why a call failed in which this rank was waited for."""
+    reasons = (
+        "no reason",
+        f"rank {rank} has ended",
+        f"rank {rank} did not come within {link.timeout_ms / 1000:g} s",
+        f"rank {rank} brought another size",
+    )
+    return ExchangeFailed(reasons[link.failure])
+
+
+def make_memory(folder: Path, num_bytes: int) -> int:
+    """Memory that the others find in this folder; it has no pages before it is written to."""
     file = os.memfd_create("penstock-exchange", os.MFD_CLOEXEC)
     os.truncate(file, num_bytes)
     (folder / _LINK_FILE).symlink_to(f"/proc/{os.getpid()}/fd/{file}")
     return file
 
 
-def _open(folder: Path, timeout_s: float) -> int:
+def open_memory(folder: Path, timeout_s: float) -> int:
+    """What another rank has made there, when it has."""
     give_up = time.monotonic() + timeout_s
     while True:
         try:

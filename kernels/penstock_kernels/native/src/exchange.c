@@ -3,7 +3,10 @@
 
    Each rank has a line, with the number of rounds that it has brought its part to, and two parts: in a round it writes
    one of them, says so on its line, and reads the others' when they have said so, too. Who has said so in a round has
-   read all parts of the round before: so two parts take turns, and nobody waits twice. */
+   read all parts of the round before: so two parts take turns, and nobody waits twice.
+
+   A channel has the same memory but for one thing: what its first rank puts there, part by part in a ring, its second one
+   takes. The first one waits only where the ring is full, the second one where it is empty. */
 
 #define _GNU_SOURCE
 #include "processor.h"
@@ -59,10 +62,18 @@ typedef struct {
     int64_t num_bytes;
 } Gather;
 
+typedef struct {
+    Link *link;
+    char *bytes;
+    int64_t num_bytes;
+} Message;
+
 #ifdef __linux__
 
 /* Some 20 microseconds: ranks that compute the same arrive together, and to sleep and wake takes longer. */
 enum { NUM_SPINS = 500, NAP_MS = 20 };
+/* Of a channel; as in channel.py. What the last stage of a model tells must find room while nobody takes it. */
+enum { NUM_RING_PARTS = 256 };
 /* Numbers that are added before they are rounded. */
 enum { BLOCK = 1024 };
 
@@ -100,9 +111,7 @@ static int lives(const Link *link, int rank) {
            lock.l_type != F_UNLCK;
 }
 
-static int has_come(const Link *link, const Line *line) {
-    return (int32_t)(atomic_load(&line->round) - link->round) >= 0;
-}
+static int has_come(const Line *line, uint32_t round) { return (int32_t)(atomic_load(&line->round) - round) >= 0; }
 
 static void sleep_until_next(Line *line, uint32_t seen) {
     const struct timespec nap = {.tv_nsec = NAP_MS * 1000000};
@@ -111,32 +120,36 @@ static void sleep_until_next(Line *line, uint32_t seen) {
     atomic_fetch_sub(&line->num_asleep, 1);
 }
 
-static int wait_for(Link *link, int rank) {
+static int wait_for(Link *link, int rank, uint32_t round) {
     Line *line = line_of(link, rank);
     for (int spin = 0; spin < NUM_SPINS; spin++) {
-        if (has_come(link, line)) return 0;
+        if (has_come(line, round)) return 0;
         rest();
     }
     for (const int64_t begun = now_ms();;) {
         const int is_alive = lives(link, rank), is_late = now_ms() - begun > link->timeout_ms;
         const uint32_t seen = atomic_load(&line->round);
         /* Read after all else: who came in the last moment has come. */
-        if (has_come(link, line)) return 0;
+        if (has_come(line, round)) return 0;
         if (!is_alive) return fail(link, GONE, rank);
         if (is_late) return fail(link, LATE, rank);
         sleep_until_next(line, seen);
     }
 }
 
-/* This rank's part is written; returns when those of all others are. */
-static int meet(Link *link, int64_t num_bytes) {
+static void tell(const Link *link) {
     Line *mine = line_of(link, link->rank);
-    mine->num_bytes[link->round % 2] = num_bytes;
     atomic_store(&mine->round, link->round);
     if (atomic_load(&mine->num_asleep)) syscall(SYS_futex, &mine->round, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* This rank's part is written; returns when those of all others are. */
+static int meet(Link *link, int64_t num_bytes) {
+    line_of(link, link->rank)->num_bytes[link->round % 2] = num_bytes;
+    tell(link);
     for (int rank = 0; rank < link->size; rank++) {
         if (rank == link->rank) continue;
-        if (wait_for(link, rank) != 0) return -1;
+        if (wait_for(link, rank, link->round) != 0) return -1;
         if (line_of(link, rank)->num_bytes[link->round % 2] != num_bytes) return fail(link, DIFFERENT, rank);
     }
     return 0;
@@ -215,6 +228,58 @@ int penstock_gather(const Gather *call) {
         for (int rank = 0; rank < link->size; rank++)
             memcpy(call->everyones + rank * call->num_bytes + begin, part_of(link, rank), len);
     }
+    return 0;
+}
+
+/* The part of a ring that has this number: how many bytes of its message are left, on a line, and as many of them as
+   there is room for. */
+static char *ring_part(const Link *link, uint32_t round) {
+    char *parts = link->memory + 2 * sizeof(Line);
+    return parts + (round % NUM_RING_PARTS) * (sizeof(Line) + link->part_bytes);
+}
+
+static int64_t within(const Link *link, int64_t left) { return left < link->part_bytes ? left : link->part_bytes; }
+
+/* Rank 0 of a channel: a message of any size is behind those before it. */
+int penstock_put(const Message *call) {
+    Link *link = call->link;
+    int64_t begin = 0;
+    do {
+        const int64_t left = call->num_bytes - begin;
+        link->round++;
+        if (wait_for(link, 1, link->round - NUM_RING_PARTS) != 0) return -1;
+        char *part = ring_part(link, link->round);
+        memcpy(part, &left, sizeof left);
+        memcpy(part + sizeof(Line), call->bytes + begin, within(link, left));
+        tell(link);
+        begin += within(link, left);
+    } while (begin < call->num_bytes);
+    return 0;
+}
+
+/* Rank 1: the size of the next message, when it has come. */
+int penstock_await(Message *call) {
+    Link *link = call->link;
+    if (wait_for(link, 0, link->round + 1) != 0) return -1;
+    memcpy(&call->num_bytes, ring_part(link, link->round + 1), sizeof call->num_bytes);
+    return 0;
+}
+
+/* Rank 1: whether one has come. */
+int penstock_has_come(const Message *call) { return has_come(line_of(call->link, 0), call->link->round + 1); }
+
+/* Rank 1: the next message, whose size is known. */
+int penstock_take(const Message *call) {
+    Link *link = call->link;
+    int64_t begin = 0;
+    do {
+        const int64_t left = call->num_bytes - begin;
+        if (wait_for(link, 0, link->round + 1) != 0) return -1;
+        link->round++;
+        memcpy(call->bytes + begin, ring_part(link, link->round) + sizeof(Line), within(link, left));
+        tell(link);
+        begin += within(link, left);
+    } while (begin < call->num_bytes);
     return 0;
 }
 
