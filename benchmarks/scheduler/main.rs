@@ -6,6 +6,7 @@
 //! - time to first token of four replicas in virtual time, placed by what they hold and in turn
 //! - gaps between tokens and time to first token of four replicas that do everything, and of some that compute prompts for
 //!   others, over two links
+//! - tokens a second and gaps of stages of layers that each compute another step, and of a step after the other
 #![allow(missing_docs, clippy::print_stdout, reason = "a program that prints a report")]
 
 #[path = "../../router/scheduler/tests/it/fake_shard.rs"]
@@ -14,6 +15,9 @@ mod fake_shard;
 mod policy;
 mod replicas;
 mod roles;
+#[path = "../../router/scheduler/tests/it/stages.rs"]
+mod stage_times;
+mod stages;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -27,6 +31,7 @@ fn main() {
     policy::compare();
     replicas::compare();
     roles::compare();
+    stages::compare();
 }
 
 fn facts(num_blocks: u32) -> ShardFacts {

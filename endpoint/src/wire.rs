@@ -76,7 +76,7 @@ pub struct Outcome {
     pub slots: Vec<u32>,
     pub ids: Vec<u32>,
     pub logprobs: Vec<f32>,
-    /// Only the first rank sends tokens; the others send a checksum of theirs.
+    /// Only one rank sends tokens; the others send a checksum of theirs.
     pub tells_tokens: bool,
     pub timings: pb::StepTimings,
     pub rest: Bytes,

@@ -1,7 +1,7 @@
 """Stages of layers in the whole system: the streams of shards without stages, also when a rank of a stage dies."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -30,15 +30,21 @@ def known(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ora
         yield oracle
 
 
-def check_with_a_rank_killed(known: Oracle, server: Launched, rank: int) -> None:
+def check_with_a_rank_killed(known: Oracle, server: Launched, rank: int) -> Oracle:
     oracle = Oracle(server, MAX_CONCURRENT)
     oracle.know(known)
     oracle.check(Load(server, BODIES).finish())
+    check_harmed(oracle, server, faults.kill, rank)
+    assert f"shard {rank} ended (signal 9, SIGKILL), restarting" in server.stderr
+    return oracle
+
+
+def check_harmed(oracle: Oracle, server: Launched, harm: Callable[[int], None], rank: int) -> None:
+    """A rank is harmed in the middle of the steps in flight, of which each stage has another."""
     with faults.held_load(server, BODIES) as load:
-        faults.kill(faults.shard(server, rank))
+        harm(faults.shard(server, rank))
     faults.wait_until_ready(server)
     oracle.check(load.finish())
-    assert f"shard {rank} ended (signal 9, SIGKILL), restarting" in server.stderr
 
 
 def test_stages_of_two_shards_answer_as_two_shards(known: Oracle, model: Path, tmp_path: Path) -> None:
@@ -46,7 +52,8 @@ def test_stages_of_two_shards_answer_as_two_shards(known: Oracle, model: Path, t
         server.wait_until_serving()
         info = json.loads(server.get("/info")[1])
         assert (info["num_shard"], info["num_stages"]) == (4, 2)
-        check_with_a_rank_killed(known, server, 3)
+        oracle = check_with_a_rank_killed(known, server, 3)
+        check_harmed(oracle, server, faults.stop, 0)
 
 
 def test_each_of_two_machines_may_be_a_stage(

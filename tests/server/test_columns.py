@@ -91,18 +91,18 @@ ODD = Outcome(
 )
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("tells_tokens", [True, False])
 @pytest.mark.parametrize("outcome", [ODD, Outcome(1, 2), Outcome(1, 2, Tokens.of([5], [6], [-1.0]))])
-def test_outcomes_are_told_as_their_messages(outcome: Outcome, rank: int) -> None:
-    told = pb.Outcome.FromString(outcome_to_columns(outcome, Encoding(rank)).encoded())
-    assert str(told) == str(outcome_to_pb(outcome, Encoding(rank)))
+def test_outcomes_are_told_as_their_messages(outcome: Outcome, tells_tokens: bool) -> None:
+    told = pb.Outcome.FromString(outcome_to_columns(outcome, Encoding(tells_tokens)).encoded())
+    assert str(told) == str(outcome_to_pb(outcome, Encoding(tells_tokens)))
 
 
 def test_a_fault_is_told_as_its_message() -> None:
     def spoil(message: pb.Outcome) -> None:
         message.sampled_checksum ^= 1
 
-    encoding = Encoding(0, spoil)
+    encoding = Encoding(True, spoil)
     told = pb.Outcome.FromString(outcome_to_columns(ODD, encoding).encoded())
     assert str(told) == str(outcome_to_pb(ODD, encoding))
 

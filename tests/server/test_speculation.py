@@ -349,4 +349,4 @@ def test_the_wire_has_open_spans_and_what_came_of_them() -> None:
     outcome = Outcome(1, 2, Tokens.of([4, 4], [8, 9], [-1.0, -2.0]), num_drafted={4: 5})
     message = outcome_to_pb(outcome, Encoding())
     assert (list(message.drafted_slots), list(message.drafted_counts)) == ([4], [5])
-    assert not outcome_to_pb(outcome, Encoding(rank=1)).drafted_slots
+    assert not outcome_to_pb(outcome, Encoding(tells_tokens=False)).drafted_slots

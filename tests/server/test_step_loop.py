@@ -14,15 +14,22 @@ from penstock_server.rpc.stepping_thread import SteppingThread
 from penstock_server.rpc.streams import QueuedStreams
 
 WAIT_S = 30
+# A step that the last stage never gets.
+NEVER_TOLD = 3
 
 
 class FakePending:
     """A step on an imaginary device: done when it is told so. It is launched as a whole when that is asked again."""
 
-    def __init__(self, plan: Plan, done: threading.Event) -> None:
+    def __init__(self, plan: Plan, done: threading.Event, is_told: bool = False) -> None:
         self.plan = plan
         self.done = done
         self.num_missing = 2
+        # Set where another stage tells what is found.
+        self.learn = self._learn if is_told else None
+
+    def _learn(self) -> None:
+        assert self.done.wait(WAIT_S)
 
     def proceed(self, wait_s: float = 0.0) -> bool:
         self.num_missing = max(0, self.num_missing - 1)
@@ -34,6 +41,8 @@ class FakePending:
     def resolve(self) -> Outcome:
         self.num_missing = 0
         assert self.done.wait(WAIT_S)
+        if self.learn is not None and self.plan.step == NEVER_TOLD:
+            raise StaleEpoch("it did not reach the last stage")
         return Outcome(self.plan.epoch, self.plan.step)
 
 
@@ -48,6 +57,12 @@ class FakeEngine:
         self.done = threading.Event()
         self.done.set()
         self.error: Exception | None = None
+        self.is_told = False
+        self.most_launched = 2
+
+    def be_a_stage(self) -> None:
+        """Of two, the first one."""
+        self.is_told, self.most_launched = True, 3
 
     def agree(self, epoch: int, step: int) -> bool:
         return True
@@ -62,7 +77,7 @@ class FakeEngine:
         assert not any(step.num_missing for step in self.pending), "a step before is not launched as a whole"
         self.calls.append((plan.epoch, plan.step))
         self.launched.release()
-        self.pending.append(FakePending(plan, self.done))
+        self.pending.append(FakePending(plan, self.done, self.is_told))
         return self.pending[-1]
 
 
@@ -138,6 +153,49 @@ def test_the_next_plan_is_launched_while_one_runs(streams: QueuedStreams, engine
     engine.done.set()
     assert steps(session, 2) == [1, 2]
     assert streams.progress().finished_step == 2
+
+
+def test_plans_do_not_wait_for_steps_that_other_stages_compute(
+    streams: QueuedStreams, engine: FakeEngine
+) -> None:
+    engine.be_a_stage()
+    engine.done.clear()
+    session = streams.open(1)
+    for step in (1, 2):
+        streams.submit(session, Plan(1, step))
+        assert engine.launched.acquire(timeout=WAIT_S)
+    assert streams.progress().finished_step == 0
+    engine.done.set()
+    assert steps(session, 2) == [1, 2]
+
+
+def test_a_stream_with_a_step_that_the_last_stage_never_gets_ends(
+    streams: QueuedStreams, engine: FakeEngine
+) -> None:
+    engine.be_a_stage()
+    session = streams.open(1)
+    for step in (1, 2, NEVER_TOLD):
+        streams.submit(session, Plan(1, step))
+    with pytest.raises(StaleEpoch, match="did not reach the last stage"):
+        list(session.outcomes())
+    newer = streams.open(2)
+    streams.submit(newer, Plan(2, 1))
+    assert steps(newer, 1) == [1]
+
+
+def test_nobody_waits_for_what_other_stages_tell_a_stream_that_is_closed(
+    streams: QueuedStreams, engine: FakeEngine
+) -> None:
+    engine.be_a_stage()
+    engine.done.clear()
+    old = streams.open(1)
+    streams.submit(old, Plan(1, 1))
+    assert engine.launched.acquire(timeout=WAIT_S)
+    newer = streams.open(2)
+    streams.submit(newer, Plan(2, 1))
+    assert engine.launched.acquire(timeout=WAIT_S), "it waits for the older stream"
+    engine.done.set()
+    assert steps(newer, 1) == [1]
 
 
 def test_a_running_step_shows_in_the_progress(streams: QueuedStreams, engine: FakeEngine) -> None:

@@ -22,7 +22,7 @@ torch.cuda.set_device(device)
 group = Group(GroupConfig(rank, size, folder, timeout_s=60.0), device)
 meet_peers(group, device, 4096 * 2)
 assert group._peers is not None, "these GPUs are not linked; see the log"
-nccl = group._connections.device
+nccl = group.connections.device
 weight = torch.randn(4096, device=device, generator=torch.Generator(device).manual_seed(1)).bfloat16()
 x = torch.empty(group._peers.max_rows, 4096, dtype=torch.bfloat16, device=device)
 residual = torch.zeros_like(x)

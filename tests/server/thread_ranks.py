@@ -28,7 +28,7 @@ def engines(
     """The engines of all ranks. The options `expert_parallel` and `num_stages` are those of the group."""
     of_group = {name: options.pop(name) for name in ("expert_parallel", "num_stages") if name in options}
     # Where one does not start, the others are not to wait for it as long as processes would.
-    monkeypatch.setattr(distributed, "_LOAD_TIMEOUT_S", _TIMEOUT_S)
+    monkeypatch.setattr(distributed, "LOAD_TIMEOUT_S", _TIMEOUT_S)
     with ThreadPoolExecutor(size) as pool, TemporaryDirectory() as meeting:
 
         def load(rank: int) -> Engine:

@@ -1,6 +1,6 @@
 //! Compares what the ranks of a group send: facts and outcomes are used only if all ranks agree and they are possible.
 
-use penstock_scheduler::{Outcome, Sampled};
+use penstock_scheduler::{Outcome, Sampled, SlotId};
 
 use super::client::{Description, RankOutcome};
 use super::{EngineError, EngineFacts};
@@ -63,33 +63,67 @@ fn comparable(facts: &EngineFacts, first: &EngineFacts) -> EngineFacts {
     facts
 }
 
-/// The outcome of rank 0, if every rank sent one of the same step with the same tokens, and it is possible.
-pub(super) fn agreed_outcome(outcomes: Vec<RankOutcome>, vocab_size: u32) -> Result<Outcome, EngineError> {
-    let mut outcomes = outcomes.into_iter().enumerate();
-    let Some((_, first)) = outcomes.next() else {
-        return Err(EngineError::Protocol { rank: 0, reason: "there are no shards".to_owned() });
+/// The first rank of the last stage: it tells what was sampled. Rank 0 where there is one stage.
+pub(super) fn teller(facts: &EngineFacts) -> usize {
+    let (num_ranks, num_stages) = (facts.world_size as usize, facts.num_stages.max(1) as usize);
+    num_ranks - num_ranks / num_stages
+}
+
+/// What ranks must agree on.
+#[derive(Debug, Clone)]
+pub(super) struct Verdict {
+    step: u64,
+    checksum: u32,
+    num_errors: usize,
+    late: Vec<SlotId>,
+}
+
+impl RankOutcome {
+    /// What others must agree with.
+    pub(super) fn verdict(&self) -> Verdict {
+        let Outcome { step, errors, late, .. } = &self.outcome;
+        Verdict { step: *step, checksum: self.checksum, num_errors: errors.len(), late: late.clone() }
+    }
+}
+
+/// Refuses a rank that says something else of a step than the teller.
+pub(super) fn compare(
+    (rank, said): (usize, &Verdict),
+    (teller, told): (usize, &Verdict),
+) -> Result<(), EngineError> {
+    let refused = |reason| Err(EngineError::Protocol { rank, reason });
+    if (said.step, said.checksum) != (told.step, told.checksum) {
+        return refused(format!(
+            "step {} does not agree with step {} of rank {teller}",
+            said.step, told.step
+        ));
+    }
+    if said.num_errors != told.num_errors {
+        return refused(format!("it fails other slots than rank {teller}"));
+    }
+    if said.late != told.late {
+        return refused(format!("other slots than on rank {teller} are late"));
+    }
+    Ok(())
+}
+
+/// The outcome of the first of these ranks, whose number is `teller`, if each sent one of the same step with the same tokens,
+/// and it is possible.
+pub(super) fn agreed_outcome(
+    outcomes: Vec<RankOutcome>,
+    teller: usize,
+    vocab_size: u32,
+) -> Result<Outcome, EngineError> {
+    let mut outcomes = outcomes.into_iter();
+    let Some(first) = outcomes.next() else {
+        return Err(EngineError::Protocol { rank: teller, reason: "there are no shards".to_owned() });
     };
-    for (rank, other) in outcomes {
-        if (other.outcome.step, other.checksum) != (first.outcome.step, first.checksum) {
-            let (step, first_step) = (other.outcome.step, first.outcome.step);
-            let reason = format!("step {step} does not agree with step {first_step} of rank 0");
-            return Err(EngineError::Protocol { rank, reason });
-        }
-        if other.outcome.errors.len() != first.outcome.errors.len() {
-            return Err(EngineError::Protocol {
-                rank,
-                reason: "it fails other slots than rank 0".to_owned(),
-            });
-        }
-        if other.outcome.late != first.outcome.late {
-            return Err(EngineError::Protocol {
-                rank,
-                reason: "other slots than on rank 0 are late".to_owned(),
-            });
-        }
+    let told = first.verdict();
+    for (place, other) in outcomes.enumerate() {
+        compare((teller + 1 + place, &other.verdict()), (teller, &told))?;
     }
     match impossible(&first.outcome, vocab_size) {
-        Some(reason) => Err(EngineError::Protocol { rank: 0, reason }),
+        Some(reason) => Err(EngineError::Protocol { rank: teller, reason }),
         None => Ok(first.outcome),
     }
 }
@@ -108,7 +142,7 @@ fn impossible(outcome: &Outcome, vocab_size: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use penstock_scheduler::{SlotId, TopToken};
+    use penstock_scheduler::TopToken;
 
     use super::*;
     use crate::engine::Quantization;
@@ -157,7 +191,7 @@ mod tests {
     }
 
     fn refused(outcomes: Vec<RankOutcome>) -> String {
-        agreed_outcome(outcomes, facts().vocab_size).map(|_| ()).unwrap_err().to_string()
+        agreed_outcome(outcomes, 0, facts().vocab_size).map(|_| ()).unwrap_err().to_string()
     }
 
     fn described(rank: u32, format: &str, num_bytes: u64) -> Description {
@@ -205,7 +239,7 @@ mod tests {
     #[test]
     fn ranks_must_agree_on_step_and_tokens() {
         let agreed = vec![rank_outcome(4, 7, |_| {}), rank_outcome(4, 7, |_| {})];
-        assert_eq!(agreed_outcome(agreed, facts().vocab_size).unwrap().sampled[0].id, 255);
+        assert_eq!(agreed_outcome(agreed, 0, facts().vocab_size).unwrap().sampled[0].id, 255);
         for other in [rank_outcome(5, 7, |_| {}), rank_outcome(4, 8, |_| {})] {
             let error = refused(vec![rank_outcome(4, 7, |_| {}), other]);
             assert!(error.starts_with("shard 1 broke the protocol"), "{error}");
@@ -220,10 +254,21 @@ mod tests {
             rank
         };
         assert_eq!(
-            agreed_outcome(vec![late(&[1]), late(&[1])], facts().vocab_size).unwrap().late,
+            agreed_outcome(vec![late(&[1]), late(&[1])], 0, facts().vocab_size).unwrap().late,
             [SlotId(1)]
         );
         assert!(refused(vec![late(&[1]), late(&[])]).contains("other slots than on rank 0 are late"));
+    }
+
+    #[test]
+    fn the_first_rank_of_the_last_stage_tells() {
+        let facts = |world_size, num_stages| EngineFacts { world_size, num_stages, ..facts() };
+        assert_eq!(
+            [(4, 1), (4, 2), (4, 4), (1, 1)].map(|(size, stages)| teller(&facts(size, stages))),
+            [0, 2, 3, 0]
+        );
+        let error = agreed_outcome(vec![rank_outcome(4, 7, |_| {}), rank_outcome(4, 8, |_| {})], 2, 256);
+        assert!(error.is_err_and(|error| error.to_string().starts_with("shard 3 broke the protocol")));
     }
 
     #[test]

@@ -1,4 +1,7 @@
 //! The open streams to all ranks of a group: plans to each, outcomes from all, in time.
+//!
+//! Where layers are in stages, the last stage has an outcome first, and what it says counts. Ranks of the others send theirs
+//! later, while they compute further steps; these are compared when they come.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,6 +11,7 @@ use penstock_scheduler::Plan;
 use tokio::time::Instant;
 
 use super::EngineError;
+use super::agreement::{Verdict, compare};
 use super::client::{Connection, Patience, RankOutcome, ShardClient};
 use super::heartbeats::Heartbeats;
 
@@ -20,8 +24,15 @@ pub(super) struct GroupStream {
     shards: Vec<ShardClient>,
     /// When each plan that has no outcome yet was sent, oldest first.
     sent: VecDeque<Instant>,
-    /// Outcomes of the oldest plan that have arrived, by rank. Kept here because `recv` may be cancelled between two.
+    /// The first rank of the last stage.
+    teller: usize,
+    /// Outcomes of the oldest plan that have arrived, by rank of the last stage. Kept here because `recv` may be cancelled
+    /// between two.
     arrived: Vec<Option<RankOutcome>>,
+    /// By rank of another stage: what it is to say of the steps that are answered.
+    expected: Vec<VecDeque<Verdict>>,
+    /// What it has said before it was known.
+    early: Vec<VecDeque<Verdict>>,
     heartbeats: Heartbeats,
 }
 
@@ -30,6 +41,7 @@ impl GroupStream {
         connections: Vec<Connection>,
         epoch: u64,
         step_timeout: Duration,
+        teller: usize,
     ) -> Result<Self, EngineError> {
         let mut shards = Vec::new();
         for (rank, connection) in connections.into_iter().enumerate() {
@@ -38,8 +50,9 @@ impl GroupStream {
         }
         let patience = Patience::with_step(step_timeout);
         let heartbeats = Heartbeats::read(shards.iter().map(|shard| shard.watch(patience)));
-        let arrived = shards.iter().map(|_| None).collect();
-        Ok(Self { shards, sent: VecDeque::new(), arrived, heartbeats })
+        let arrived = shards.iter().skip(teller).map(|_| None).collect();
+        let (expected, early) = (vec![VecDeque::new(); teller], vec![VecDeque::new(); teller]);
+        Ok(Self { shards, sent: VecDeque::new(), teller, arrived, expected, early, heartbeats })
     }
 
     pub fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
@@ -50,19 +63,47 @@ impl GroupStream {
         Ok(())
     }
 
-    /// Waits until every rank has sent its outcome of the oldest plan.
+    /// Waits until every rank of the last stage has sent its outcome of the oldest plan.
     async fn collect(&mut self) -> Result<Vec<RankOutcome>, EngineError> {
         while self.arrived.iter().any(Option::is_none) {
-            let missing = self.shards.iter_mut().zip(&self.arrived).enumerate();
-            let pending: Vec<_> = missing
-                .filter(|(_, (_, arrived))| arrived.is_none())
-                .map(|(rank, (shard, _))| Box::pin(async move { (rank, shard.recv().await) }))
-                .collect();
+            let (teller, arrived) = (self.teller, &self.arrived);
+            let is_missing = |rank: usize| rank < teller || arrived[rank - teller].is_none();
+            let shards = self.shards.iter_mut().enumerate().filter(|(rank, _)| is_missing(*rank));
+            let pending: Vec<_> =
+                shards.map(|(rank, shard)| Box::pin(async move { (rank, shard.recv().await) })).collect();
             let ((rank, outcome), ..) = select_all(pending).await;
-            self.arrived[rank] = Some(outcome.map_err(|broken| broken.at_rank(rank))?);
+            let outcome = outcome.map_err(|broken| broken.at_rank(rank))?;
+            match rank.checked_sub(teller) {
+                Some(part) => self.arrived[part] = Some(outcome),
+                None => {
+                    self.early[rank].push_back(outcome.verdict());
+                    self.compare_with_early(rank)?;
+                }
+            }
         }
         self.sent.pop_front();
-        Ok(self.arrived.iter_mut().filter_map(Option::take).collect())
+        let outcomes: Vec<_> = self.arrived.iter_mut().filter_map(Option::take).collect();
+        for rank in 0..self.teller {
+            self.expected[rank].extend(outcomes.first().map(RankOutcome::verdict));
+            self.compare_with_early(rank)?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Refuses a rank that says something else of a step than the last stage.
+    fn compare_with_early(&mut self, rank: usize) -> Result<(), EngineError> {
+        let (expected, early) = (&mut self.expected[rank], &mut self.early[rank]);
+        while let (Some(told), Some(said)) = (expected.front(), early.front()) {
+            compare((rank, said), (self.teller, told))?;
+            expected.pop_front();
+            early.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The rank that tells what was sampled: the first of the last stage.
+    pub fn teller(&self) -> usize {
+        self.teller
     }
 
     /// Like [`Self::collect`], but fails when a heartbeat stops or the time for the step is over.
@@ -75,7 +116,7 @@ impl GroupStream {
             collected = self.collect() => collected,
             stopped = heartbeats.stopped() => Err(stopped),
             () = sleep_until(deadline) => {
-                let rank = self.arrived.iter().position(Option::is_none).unwrap_or(0);
+                let rank = self.teller + self.arrived.iter().position(Option::is_none).unwrap_or(0);
                 Err(EngineError::Protocol { rank, reason: "it sent no outcome and computes nothing".to_owned() })
             }
         }

@@ -127,8 +127,7 @@ impl EngineFacts {
             attention_window: self.attention_window,
             max_adapters: self.max_adapters,
             num_snapshots: self.num_snapshots,
-            // A step goes through all stages before the next one begins.
-            num_stages: 1,
+            num_stages: self.num_stages,
         }
     }
 

@@ -1,5 +1,5 @@
-//! A tensor-parallel group as one engine: every rank gets every plan, rank 0 returns tokens, the others a checksum that
-//! must agree.
+//! A group as one engine: every rank gets every plan, the first rank of the last stage returns tokens, the others a checksum
+//! that must agree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use futures::future::select_ok;
 use penstock_scheduler::{Outcome, Plan};
 
 use super::adapters::Adapters;
-use super::agreement::{agreed_facts, agreed_outcome, agreed_role};
+use super::agreement::{agreed_facts, agreed_outcome, agreed_role, teller};
 use super::block_transfer::{BlockFetcher, BlockSource, GroupSource};
 use super::client::{Connection, Description, Patience};
 use super::condition::{Condition, Wanted};
@@ -80,9 +80,10 @@ impl Way {
         epoch: u64,
         step_timeout: Duration,
         condition: &Condition,
+        teller: usize,
     ) -> Result<Self, EngineError> {
         if condition.asleep.is_none() {
-            return GroupStream::open(connections, epoch, step_timeout).await.map(Self::Open);
+            return GroupStream::open(connections, epoch, step_timeout, teller).await.map(Self::Open);
         }
         let patience = Patience::with_step(step_timeout);
         Ok(Self::Asleep(Heartbeats::read(connections.iter().map(|connection| connection.watch(patience)))))
@@ -135,7 +136,8 @@ impl ShardedEngine {
             return Err(EngineError::Unreachable { rank, reason: "it was restarted meanwhile".to_owned() });
         }
         self.epoch = next_epoch(self.epoch, &described);
-        self.way = Way::open(connections, self.epoch, options.step_timeout, &condition).await?;
+        self.way =
+            Way::open(connections, self.epoch, options.step_timeout, &condition, teller(&self.facts)).await?;
         self.role = agreed_role(&described)?;
         self.block_sources = described.into_iter().map_while(|it| it.block_source).collect();
         (self.instance_ids, self.is_known) = (ids, true);
@@ -269,10 +271,10 @@ async fn try_step(options: &ConnectOptions) -> Result<(), EngineError> {
     let (connections, descriptions) = describe_all(&options.sockets).await?;
     let facts = agreed_facts(&descriptions)?;
     let epoch = next_epoch(0, &descriptions);
-    let mut stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
+    let mut stream = GroupStream::open(connections, epoch, options.step_timeout, teller(&facts)).await?;
     stream.send(&Plan { step: 1, ..Plan::default() })?;
     let outcomes = stream.collect_in_time(options.step_timeout).await?;
-    agreed_outcome(outcomes, facts.vocab_size).map(drop)
+    agreed_outcome(outcomes, stream.teller(), facts.vocab_size).map(drop)
 }
 
 async fn describe_all(sockets: &[ShardSocket]) -> Result<(Vec<Connection>, Vec<Description>), EngineError> {
@@ -320,7 +322,8 @@ impl Engine for ShardedEngine {
             Way::Closed => return Err(not_connected()),
         };
         let outcomes = stream.collect_in_time(self.options.step_timeout).await?;
-        agreed_outcome(outcomes, self.vocab_size())
+        let teller = stream.teller();
+        agreed_outcome(outcomes, teller, self.vocab_size())
     }
 
     async fn reconnect(&mut self) -> Result<(), EngineError> {

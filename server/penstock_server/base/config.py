@@ -129,6 +129,11 @@ class GroupConfig:
         return self.rank // self.ranks_per_stage
 
     @property
+    def tells_tokens(self) -> bool:
+        """Whether it is the first of the last stage, whose outcomes have the tokens."""
+        return self.rank == self.world_size - self.ranks_per_stage
+
+    @property
     def part(self) -> int:
         """The place among the ranks of the stage."""
         return self.rank % self.ranks_per_stage

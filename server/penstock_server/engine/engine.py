@@ -2,81 +2,57 @@
 
 `launch` starts a step; on a GPU it returns before the step is computed, and waits neither for it nor for the step
 before. A step with grammars is launched as a whole when `PendingOutcome.proceed` says so, and only then may another be
-launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready when `launch` returns.
+launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready when `launch` returns; in a stage
+before the last, when the last one has told what it found.
 """
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from penstock_kernels import AdapterRows
 
-from penstock_server.architectures.spec import ModelFacts
 from penstock_server.base.errors import ErrorCode, StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.description import Description
 from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.drafting import Drafter
-from penstock_server.engine.grammar import Choice, GrammarMasks
-from penstock_server.engine.limits import Limits
+from penstock_server.engine.grammar import Choice, GrammarMasks, PendingMasks
+from penstock_server.engine.late_slots import still_late, without
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.prompt_graphs import PromptGraphs
-from penstock_server.engine.sampling import Sampled, Scored, keep, sample, sample_decodes, score
+from penstock_server.engine.prompt_scores import score_prompt
+from penstock_server.engine.sampling import Sampled, Scored, sample, sample_decodes
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
+from penstock_server.engine.stage_steps import StageSteps
 from penstock_server.engine.stages import (
+    Heading,
+    Place,
+    Told,
+    found_tensors,
+    read_found,
     received,
-    room_for_sampled,
     room_for_scored,
-    tell,
-    tensors_of,
 )
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, SamplingInput, Step
 from penstock_server.engine.step_clock import StepClock
 from penstock_server.engine.step_pact import StepPact, reason_of
-from penstock_server.files.generation_config import GenerationDefaults
-from penstock_server.files.versions import Versions
 from penstock_server.network.distributed import Group
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
-from penstock_server.network.quantization.quantization import QuantizationFacts
 
 logger = logging.getLogger(__name__)
 
-# Prompt log probabilities need the logits of every prompt token; at most so many rows are computed at a time.
-_PROMPT_ROWS_AT_A_TIME = 128
 _Draft = Callable[[Sequence[Span], Mapping[int, int]], Drafts]
 # Longer than any step waits for masks: where the model has run, there is nothing else to look at.
 _LONGEST_WAIT_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What Describe reports; it does not change while the process runs."""
-
-    facts: ModelFacts
-    limits: Limits
-    dtype: str
-    kv_cache_dtype: str
-    attention_backend: str
-    device: str
-    rank: int
-    world_size: int
-    # Ranges of layers, each on as many ranks.
-    num_stages: int
-    # Whether each of several ranks has whole experts.
-    expert_parallel: bool
-    max_top_logprobs: int
-    max_adapters: int
-    abilities: tuple[str, ...]
-    generation: GenerationDefaults | None
-    quantization: QuantizationFacts | None
-    versions: Versions
 
 
 class Engine:
@@ -101,7 +77,10 @@ class Engine:
         self.graphs = graphs
         self.prompt_graphs = prompt_graphs
         self.staging = Staging(slots)
-        self._pact = StepPact(group, slots.device, _report, model.stage.groups)
+        # Those that this rank decides with, together.
+        self._part = model.stage.part or group
+        self._pact = StepPact(self._part, slots.device, _report, model.stage)
+        self._stages = StageSteps(model, self._part, slots.device)
         self.drafter = drafter if drafter and slots.can_draft else Drafter()
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
@@ -109,10 +88,13 @@ class Engine:
         self._before: PendingOutcome | None = None
         # Whether a step still runs when it is launched.
         self.runs_ahead = slots.device.type == "cuda"
+        # Steps launched and not resolved at a time: one runs, one waits; or one in each stage, and one more.
+        self.most_launched = 1 + model.stage.count if self._stages.is_told else 2
 
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
         self._drafting = self._before = None
+        self._stages.clear()
         self.slots.clear()
         self.drafter.clear()
 
@@ -144,38 +126,31 @@ class Engine:
         return [graphs for graphs in (self.prompt_graphs, self.graphs) if graphs is not None]
 
     def agree(self, epoch: int, step: int) -> bool:
-        """Whether all ranks are at this plan; waits for ranks that are behind. False: another rank has a newer plan.
-
-        When a router dies while it sends, some ranks have a plan that others never get. Computing it would mix the
-        collectives of two plans, so the rank with the older plan drops it and the one with the newer plan waits.
-        """
-        if self.group.size == 1:
-            return True
-        mine = (epoch, step)
-        while True:
-            everyone = self.group.gather_numbers(*mine)
-            if min(everyone) == max(everyone):
-                return True
-            if mine < max(everyone):
-                return False
+        """Whether the other ranks are at this plan; see `StageSteps.agree`."""
+        return self._stages.agree(Place(epoch, step))
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> PendingOutcome:
         """Apply a plan and start its step. Raises InvalidPlan for an error that belongs to no single slot."""
+        heading = self._stages.heading(plan)
+        self._stages.catch_up(plan, with_all=self.slots.draft_states is not None)
         self._settle()
         clock = StepClock(self.slots.device)
         clock.mark()
         errors = self.slots.apply(plan)
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         self.drafter.follow(plan)
-        plan, late_slots = self._without_late(plan, errors)
-        wanted = self._worth(plan)
+        late = still_late(self.slots, plan, errors, self._part) if heading is None else list(heading.late)
+        plan = without(plan, late)
+        wanted = {} if heading else self._worth(plan)
         # What is refused is looked at slot by slot.
-        spans = None if errors else self.slots.settled(plan)
+        spans = None if errors or (heading and heading.is_by_slot) else self.slots.settled(plan)
         decodes = None if spans is None else self._decodes(spans)
+        heading = heading or Heading(Place(plan.epoch, plan.step), late=list(late))
         if spans is None or decodes is None or not self._can_join(decodes, wanted):
-            return self._launch_spans(plan, wanted, errors, late_slots, clock)
-        pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
+            pending = PendingOutcome(plan, list(errors.values()), clock, heading, late_slots=late)
+            return self._launch_spans(pending, wanted, errors)
+        pending = PendingOutcome(plan, [], clock, heading, late_slots=late)
         # Where nothing is to be drafted it takes in what it kept of the steps before.
         takes = plan.open_drafts and (wanted or self.drafter.takes_in)
         draft = self.drafter.draft_trees if self._can_branch else self.drafter.draft
@@ -222,25 +197,30 @@ class Engine:
         return self.graphs.size_of(num_rows) if self.graphs else None
 
     def _launch_spans(
-        self,
-        plan: Plan,
-        wanted: Mapping[int, int],
-        errors: dict[int, SlotError],
-        late_slots: list[int],
-        clock: StepClock,
+        self, pending: PendingOutcome, wanted: Mapping[int, int], errors: dict[int, SlotError]
     ) -> PendingOutcome:
         """Start a step of any spans; they are looked at slot by slot."""
+        plan = pending.plan
         spans = self.slots.select(plan, errors)
-        late_slots += self.slots.void_slots(plan, errors)
-        pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
+        pending.late_slots += self.slots.void_slots(plan, errors)
+        pending.errors = list(errors.values())
         if not spans:
+            self._pass_by(pending)
             return pending
-        spans = self._with_drafts(spans, wanted)
+        spans = self._with_drafts(spans, wanted, pending)
         if any(span.drafts for span in spans):
             pending.accept = self._accept
-            self._drafting = pending
+            self._drafting = None if self._stages.is_told else pending
         self._start(pending, spans)
         return pending
+
+    def _pass_by(self, pending: PendingOutcome) -> None:
+        """Nothing is computed in this step; other stages have to know."""
+        self._stages.hand_on(replace(pending.heading, num_tokens=0))
+        if self._stages.is_told:
+            self._stages.expect(pending, ())
+        else:
+            self._stages.tell(Told(pending.heading.place))
 
     def _start(self, pending: PendingOutcome, spans: Sequence[Span], decodes: Decodes | None = None) -> None:
         """Start the step over these spans, which are given as arrays where they can be."""
@@ -261,12 +241,24 @@ class Engine:
         while not (self.runs_ahead or pending.proceed(_LONGEST_WAIT_S)):
             pass
 
-    def _with_drafts(self, spans: list[Span], worth: Mapping[int, int]) -> list[Span]:
-        """The spans, and tokens drafted behind those for which it may pay."""
+    def _with_drafts(
+        self, spans: list[Span], worth: Mapping[int, int], pending: PendingOutcome
+    ) -> list[Span]:
+        """The spans, and tokens drafted behind those for which it may pay. The first stage drafts for all."""
+        if not self.model.stage.is_first:
+            self.slots.grammars.follow(pending.heading.drafts)
+            return self.slots.extend(spans, pending.heading.drafts)
+        legal = self._drafted(spans, worth)
+        drafts = {slot: drafted for slot, drafted in legal.items() if drafted}
+        pending.heading = replace(pending.heading, is_by_slot=True, drafts=drafts)
+        return self.slots.extend(spans, legal)
+
+    def _drafted(self, spans: list[Span], worth: Mapping[int, int]) -> Drafts:
+        """What is drafted behind these, as far as grammars allow it."""
         wanted = {span.slot: most for span in spans if (most := worth.get(span.slot, 0)) > 0}
         if wanted and self._before is not None:
             self._before.tell_when_done()
-        grammars, gather = self.slots.grammars, self.group.gather_numbers
+        grammars, gather = self.slots.grammars, self._part.gather_numbers
         draftable = grammars.draftable(wanted, gather)
         asked = {slot: wanted[slot] for slot in wanted if slot in draftable}
         drafts = self._drafts(self.drafter.draft, spans, asked)
@@ -274,7 +266,7 @@ class Engine:
         for slot, drafted in drafts.items():
             if drafted and not legal[slot]:
                 self.drafter.accept(slot, 0)
-        return self.slots.extend(spans, legal)
+        return legal
 
     def _drafts(self, draft: _Draft, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         """What the drafter makes of these spans; nothing where it has no memory for it."""
@@ -316,19 +308,8 @@ class Engine:
             failure = self._failure(error)
             if failure is None:
                 raise
-            pending.fail([SlotError(span.slot, failure.code, str(failure)) for span in spans])
-
-    def _without_late(self, plan: Plan, errors: Container[int]) -> tuple[Plan, list[int]]:
-        """The plan but for the spans of slots that sat out a step and have to sit out this one; and these slots.
-
-        So the others are computed as if these were not there.
-        """
-        waiting = self.slots.waiting(plan, errors)
-        if not waiting:
-            return plan, []
-        is_alone = len(waiting) == len(plan.spans)
-        still = sorted(self.slots.grammars.still_late(waiting, is_alone, self.group.gather_numbers))
-        return replace(plan, spans=Spans.of(plan.spans).without(still)), still
+            pending.fail(spans, failure)
+            self._stages.tell(Told(pending.heading.place, failure.code))
 
     def _failure(self, error: Exception) -> StepFailed | None:
         """What the requests of a step are told, if only they fail; None if the shard cannot continue.
@@ -349,33 +330,81 @@ class Engine:
         """Launch the model, and what comes after it unless that waits for masks."""
         if self.cache.is_poisoned:
             self.cache.poison(self.staging.unwritten(spans))
+        pending.clock.leave_out(self._stages.wait_for_hidden())
         pending.clock.mark()
         rows, num_rows = step.sampling.known_rows, step.sampling.num_rows
-        pending.masks = self.slots.grammars.pending_masks(rows, num_rows)
+        masks = self.slots.grammars.pending_masks(rows, num_rows)
         step, states = self._tapped(step)
+        heading = replace(pending.heading, num_tokens=step.num_tokens, compares=self._compares(step))
+        self._stages.hand_on(heading)
+        if self._stages.is_told:
+            finish = partial(self._learn, spans, step, masks, pending)
+            self._stages.expect(pending, step.sampling.slots_on_host(), finish)
         logits, pending.prompts = self._forward(step)
         if states is not None:
             self.drafter.read(spans, states)
         self.slots.keep_snapshots(pending.plan, spans)
         pending.clock.mark()
-        finish = partial(self._finish, step, logits, pending)
-        pending.rest = partial(self._guard, spans, pending, finish)
+        if self._stages.is_told:
+            return
+        pending.masks = masks
+        launch = partial(self._finish, step, logits, pending)
+        pending.rest = partial(self._guard, spans, pending, launch)
         pending.proceed()
 
     @torch.inference_mode()
     def _finish(self, step: Step, logits: torch.Tensor | None, pending: PendingOutcome) -> None:
         """Launch what comes after the model. The tensors left in `pending` are read when the device is done."""
+        masks = sampled = None
         if logits is not None:
-            masks = None
             if pending.masks is not None:
-                masks = pending.masks.collect(self.group.gather_numbers)
-                pending.grammar_errors, pending.void_rows = masks.errors, masks.void
-                pending.late_slots += [step.sampling.known_rows[number].slot for number in masks.late]
+                masks = pending.masks.collect(self._part.gather_numbers)
             if self._compares(step):
                 sampled = self._pact.run(partial(self._sample, logits, step, masks))
             else:
                 sampled = self._sample(logits, step, masks)
-            self._tell_sampled(step.sampling, sampled)
+        self._tell(pending, sampled, masks)
+        self._take_in(step, sampled, masks, pending)
+
+    def _tell(self, pending: PendingOutcome, sampled: Sampled | None, masks: GrammarMasks | None) -> None:
+        """Have all stages know what this one, the last, has found."""
+        told = Told(pending.heading.place)
+        if masks is not None:
+            told.late, told.void, told.failed = list(masks.late), list(masks.void), list(masks.errors)
+        self._stages.tell(told, found_tensors(pending.prompts, sampled))
+
+    @torch.inference_mode()
+    def _learn(
+        self,
+        spans: Sequence[Span],
+        step: Step,
+        masks: PendingMasks | None,
+        pending: PendingOutcome,
+        told: Told,
+        found: torch.Tensor,
+    ) -> None:
+        """The last stage has told what it found in a step that was computed here."""
+        if pending.has_failed:
+            return
+        if told.reason is not None:
+            pending.fail(spans, StepFailed(told.reason))
+            return
+        kept, has_masks = self.slots.rows.kept, masks is not None
+        sampled = read_found(found, step.sampling, has_masks, pending.prompts, kept)
+        used = None if masks is None else masks.told(told.late, told.void, told.failed)
+        self._take_in(step, sampled, used, pending)
+        if pending.accept is not None:
+            pending.settle()
+            self.slots.settle()
+
+    def _take_in(
+        self, step: Step, sampled: Sampled | None, masks: GrammarMasks | None, pending: PendingOutcome
+    ) -> None:
+        """The slots have these tokens, and the outcome, too."""
+        if sampled is not None:
+            if masks is not None:
+                pending.grammar_errors, pending.void_rows = masks.errors, masks.void
+                pending.late_slots += [step.sampling.known_rows[number].slot for number in masks.late]
             pending.choices = self._commit(step.sampling, sampled, masks)
             pending.sampling, pending.sampled = step.sampling, sampled
         pending.clock.mark()
@@ -451,42 +480,17 @@ class Engine:
         return self.group.size > 1 and step.has_prompts
 
     def _sample(self, logits: torch.Tensor, step: Step, masks: GrammarMasks | None) -> Sampled:
-        """Tokens of the rows; in a stage before the last, room for them. Nothing has changed when this fails."""
+        """Tokens of the rows. Nothing has changed when this fails."""
         rows, decodes = self.slots.rows, step.sampling.decodes
-        if not self.model.stage.is_last:
-            return room_for_sampled(step.sampling, masks is not None, self.slots.device)
         if decodes is not None:
             return sample_decodes(logits, step.sampling, decodes, rows.kept, masks)
         return sample(logits, step.sampling, rows.tokens, masks)
 
-    def _tell_sampled(self, sampling: SamplingInput, sampled: Sampled) -> None:
-        """Have all stages know what the last one chose."""
-        stage = self.model.stage
-        if stage.count == 1:
-            return
-        tell(stage, tensors_of(sampled))
-        if not stage.is_last and sampling.decodes is not None:
-            keep(sampled, sampling, self.slots.rows.kept)
-
     def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows, adapters: AdapterRows | None) -> Scored:
-        stage = self.model.stage
-        if stage.is_last:
-            scored = self._scored(hidden, rows, adapters)
-        else:
-            scored = room_for_scored(rows.count, rows.num_top, self.slots.device)
-        tell(stage, scored)
-        return scored
-
-    def _scored(self, hidden: torch.Tensor, rows: PromptRows, adapters: AdapterRows | None) -> Scored:
-        targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
-        states = hidden[rows.first_row : rows.first_row + rows.count]
-        used = None if adapters is None else adapters[rows.first_row : rows.first_row + rows.count]
-        scored = []
-        for row in range(0, rows.count, _PROMPT_ROWS_AT_A_TIME):
-            part = slice(row, row + _PROMPT_ROWS_AT_A_TIME)
-            logits = self.model.logits(states[part], None if used is None else used[part])
-            scored.append(score(logits, targets[part], rows.num_top))
-        return Scored(*(torch.cat(column) for column in zip(*scored, strict=True)))
+        """Log probabilities of prompt tokens; in a stage before the last, room for them."""
+        if self._stages.is_told:
+            return room_for_scored(rows.count, rows.num_top, self.slots.device)
+        return score_prompt(self.model, self.slots.rows.tokens, hidden, rows, adapters)
 
 
 def _report(error: Exception) -> None:

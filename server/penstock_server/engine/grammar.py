@@ -32,6 +32,9 @@ _PATIENCE_WITH_DRAFTS_S = 0.001
 # What the masks of one step that its own thread computes may take together; others are computed by other threads.
 _MOST_AT_ONCE_S = 0.0004
 
+# Why a slot fails where another rank knows it.
+_TOO_LONG = "the grammar takes too long"
+
 # Gives every rank's numbers, on every rank.
 Gather = Callable[..., list[tuple[int, ...]]]
 
@@ -157,6 +160,12 @@ class Grammars:
             cut[slot] = drafts[slot][:number]
         return {**drafts, **cut}
 
+    def follow(self, drafts: Drafts) -> None:
+        """These drafts, which another rank found legal, are computed: the masks behind them are begun."""
+        for slot, token_ids in drafts.items():
+            if token_ids and slot in self._slots:
+                self._slots[slot].look_ahead(token_ids)
+
     def _least(
         self, slots: list[int], find: Callable[[ConstrainedSlot], int], gather: Gather
     ) -> tuple[int, ...]:
@@ -252,8 +261,18 @@ class PendingMasks:
             if state == MaskState.LATE:
                 masks.late.add(number)
             elif state == MaskState.FAILED:
-                slot.fail("the grammar takes too long")
+                slot.fail(_TOO_LONG)
                 masks.errors[number] = slot.failure()
+        return masks
+
+    def told(self, late: Iterable[int], void: Iterable[int], failed: Iterable[int]) -> GrammarMasks:
+        """What became of them in the stage that used them; they have no bits here."""
+        masks = GrammarMasks([*self._slots, *self._behind], torch.empty(0), late=set(late), void=set(void))
+        for number, slot in self._slots.items():
+            slot.on_step(is_late=number in masks.late)
+        for number in failed:
+            self._slots[number].fail(_TOO_LONG)
+            masks.errors[number] = self._slots[number].failure()
         return masks
 
     def _void(self, gather: Gather) -> set[int]:

@@ -51,10 +51,10 @@ class PayingDrafter(LimitingDrafter):
         return self.inner.worth(num_rows, likely) if likely else {}
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._noted(self.inner.draft(spans, wanted))
+        return self._noted(spans, self.inner.draft(spans, wanted))
 
     def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._noted(self.inner.draft_trees(spans, wanted))
+        return self._noted(spans, self.inner.draft_trees(spans, wanted))
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
         self._num_open[slot] = len(path) + is_open(self._drafts[slot], path)
@@ -69,9 +69,12 @@ class PayingDrafter(LimitingDrafter):
         self._rates[slot] = rate
         self.inner.accept(slot, num_right)
 
-    def _noted(self, drafts: Drafts) -> Drafts:
+    def _noted(self, spans: Sequence[Span], drafts: Drafts) -> Drafts:
+        # Those of other slots may still be in another stage.
+        for span in spans:
+            self._num_open.pop(span.slot, None)
         self._drafts = drafts
-        self._num_open = {slot: len(drafted) for slot, drafted in drafts.items()}
+        self._num_open.update((slot, len(drafted)) for slot, drafted in drafts.items())
         return drafts
 
     def clear(self) -> None:

@@ -5,7 +5,7 @@ launched when the masks are there, or late, while the device computes the model.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import compress
 from typing import Any
@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock_server.base.errors import ErrorCode
+from penstock_server.base.errors import ErrorCode, StepFailed
 from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.grammar import Choice, PendingMasks, tell
 from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, Tokens, TopTokens
-from penstock_server.engine.plan import Plan
+from penstock_server.engine.plan import Plan, Span
 from penstock_server.engine.sampling import Sampled, Scored
 from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.slot_table import Decodes
+from penstock_server.engine.stages import Heading
 from penstock_server.engine.step import PromptRows, SampledRow, SamplingInput
 from penstock_server.engine.step_clock import StepClock
 from penstock_server.engine.token_tree import TokenTree
@@ -37,6 +38,7 @@ class PendingOutcome:
     plan: Plan
     errors: list[SlotError]
     clock: StepClock
+    heading: Heading
     sampling: SamplingInput | None = None
     sampled: Sampled | None = None
     grammar_errors: dict[int, str] = field(default_factory=dict)
@@ -57,6 +59,12 @@ class PendingOutcome:
     # Launches the second part, and the masks that it waits for; None where there is none, or no more.
     rest: Callable[[], None] | None = None
     masks: PendingMasks | None = None
+    # Where another stage finds what is sampled: waits until it has told that. None: it has, or there is no such stage.
+    learn: Callable[[], None] | None = None
+    # Whether that would not wait.
+    has_come: Callable[[], bool] | None = None
+    # Whether its requests failed together.
+    has_failed: bool = False
 
     def proceed(self, wait_s: float = 0.0) -> bool:
         """Launch the second part unless it must wait for masks longer than this. Whether the whole step is launched."""
@@ -70,9 +78,10 @@ class PendingOutcome:
             self.masks = None
         return True
 
-    def fail(self, errors: list[SlotError]) -> None:
-        """It has no results but these errors, and those from before the model."""
-        self.errors += errors
+    def fail(self, spans: Iterable[Span], failure: StepFailed) -> None:
+        """It has no results but this, for the slots of these spans, and the errors from before the model."""
+        self.errors += [SlotError(span.slot, failure.code, str(failure)) for span in spans]
+        self.has_failed = True
         self.sampling, self.sampled, self.prompts, self.rest, self.masks = None, None, [], None, None
         self.grammar_errors = {}
 
@@ -85,6 +94,8 @@ class PendingOutcome:
 
     def ready(self) -> bool:
         """Whether `resolve` would return without waiting."""
+        if self.learn is not None:
+            return self.has_come is not None and self.has_come()
         return self.rest is None and self.clock.is_past()
 
     def tell(self) -> None:
@@ -146,7 +157,9 @@ class PendingOutcome:
         return list(range(first, end))
 
     def resolve(self) -> Outcome:
-        """The outcome on the host."""
+        """The outcome on the host. Raises StaleEpoch where it never is told."""
+        if self.learn is not None:
+            self.learn()
         while not self.proceed(_POLL_S):
             pass
         self.clock.wait()

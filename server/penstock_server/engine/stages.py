@@ -1,19 +1,218 @@
-"""What goes between the stages of a model in a step: hidden states from one to the next, and what the last one finds to
-the ranks of all, each of which has rows and an outcome of its own.
+"""What goes between the stages of a model in a step: a heading and hidden states from one to the next, and what the
+last one finds to the ranks of all, each of which has rows and an outcome of its own.
 
-Who receives makes room of the right sizes, which follow from the step, so that nobody waits for a size.
+Nobody waits for a stage behind: a step that others compute further is finished here when the last stage has told what
+it found, and that is waited for only where the next step needs it. Each message has the epoch and the step that it is
+of. Where a router dies while it sends, some ranks have a plan that others never get: what was sent for it is dropped by
+who has a newer one.
+
+Who receives makes room of the right sizes, which follow from the step.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
+from penstock_kernels.native.choose import SlotRows
 
 from penstock_server.architectures.spec import ModelSpec
-from penstock_server.engine.sampling import Sampled, Scored
+from penstock_server.base.errors import ErrorCode, ShardFailed, StaleEpoch
+from penstock_server.engine.plan import Drafts
+from penstock_server.engine.sampling import Sampled, Scored, keep
 from penstock_server.engine.sampling_params import EXCLUDING
-from penstock_server.engine.step import SamplingInput
+from penstock_server.engine.step import PromptRows, SamplingInput
 from penstock_server.network.model import Model
 from penstock_server.network.stage import Stage
+from penstock_server.network.way import Way
+
+# Why a step failed, as a number; 0: it did not. Where ranks differ, the greatest counts.
+REASONS = (None, ErrorCode.OUT_OF_MEMORY, ErrorCode.KERNEL)
+
+
+class Place(NamedTuple):
+    """A step of a stream; later ones are greater."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What the first stage has decided of a step; goes before the hidden states."""
+
+    place: Place
+    # Of the hidden states; 0: there are none.
+    num_tokens: int = 0
+    # Whether each stage says behind them how it went.
+    compares: bool = False
+    # Whether its spans are looked at slot by slot, as some may have drafts.
+    is_by_slot: bool = False
+    # Slots that sit it out.
+    late: Sequence[int] = ()
+    drafts: Drafts = field(default_factory=dict)
+
+    def numbers(self) -> list[int]:
+        """As they are sent."""
+        found = [*self.place, self.num_tokens, self.compares, self.is_by_slot, len(self.late), *self.late]
+        for slot, drafted in self.drafts.items():
+            found += [slot, len(drafted), *drafted]
+        return found
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> "Heading":
+        """From what was sent."""
+        epoch, step, num_tokens, compares, is_by_slot, num_late, *rest = numbers
+        late, rest = rest[:num_late], rest[num_late:]
+        drafts: dict[int, tuple[int, ...]] = {}
+        while rest:
+            slot, count, *rest = rest
+            drafts[slot], rest = tuple(rest[:count]), rest[count:]
+        return cls(Place(epoch, step), num_tokens, bool(compares), bool(is_by_slot), late, drafts)
+
+
+@dataclass(slots=True)
+class Told:
+    """What the last stage found in a step, but for the numbers on the device."""
+
+    place: Place
+    reason: ErrorCode | None = None
+    # How many numbers of the device follow.
+    count: int = 0
+    # Rows that got no token because their masks were not there, or that do not count; and those whose grammar failed.
+    late: Sequence[int] = ()
+    void: Sequence[int] = ()
+    failed: Sequence[int] = ()
+
+    def numbers(self) -> list[int]:
+        """As they are sent."""
+        lists = (self.late, self.void, self.failed)
+        sizes = (len(each) for each in lists)
+        return [
+            *self.place,
+            REASONS.index(self.reason),
+            self.count,
+            *sizes,
+            *(n for each in lists for n in each),
+        ]
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> "Told":
+        """From what was sent."""
+        epoch, step, reason, count, num_late, num_void, _, *rest = numbers
+        behind = num_late + num_void
+        lists = rest[:num_late], rest[num_late:behind], rest[behind:]
+        return cls(Place(epoch, step), REASONS[reason], count, *lists)
+
+
+class Headings:
+    """Where a stage is told of the steps that come to it."""
+
+    def __init__(self, model: Model, before: Way, device: torch.device) -> None:
+        self._model = model
+        self._before = before
+        self._device = device
+
+    def meet(self, place: Place) -> bool:
+        """Wait until the stage before is at this step. False: it has a newer one, and this one must be dropped."""
+        numbers = self._before.take()
+        while (heading := Heading.of(numbers)).place < place:
+            self._drop(heading)
+            numbers = self._before.take()
+        self._before.put_back(numbers)
+        return heading.place == place
+
+    def pop(self, place: Place) -> Heading:
+        """That of this step."""
+        if not self.meet(place):
+            raise StaleEpoch(f"step {place.step} of epoch {place.epoch}: the stage before has a newer one")
+        return Heading.of(self._before.take())
+
+    def _drop(self, heading: Heading) -> None:
+        """What was sent behind it, which nobody reads."""
+        if heading.num_tokens:
+            self._before.receive(room_for_hidden(self._model, heading.num_tokens, self._device))
+        if heading.compares:
+            self._before.take()
+
+
+class Teller:
+    """The last stage's end: it tells all others what it found."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._ways = stage.tells
+        self._epoch = 0
+
+    def begin(self, epoch: int) -> None:
+        """Steps of this epoch come: what was not told of older ones never is."""
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._tell(Told(Place(epoch, 0)))
+
+    def tell(self, told: Told, found: Sequence[torch.Tensor] = ()) -> None:
+        """What was found, and tensors that are exact in 64 bits: ids and probabilities."""
+        told.count = sum(numbers.numel() for numbers in found)
+        self._tell(told)
+        if told.count:
+            sent = torch.cat([numbers.reshape(-1).double() for numbers in found])
+            for each in self._ways:
+                each.send(sent)
+
+    def _tell(self, told: Told) -> None:
+        for each in self._ways:
+            each.put(*told.numbers())
+
+
+class Listener:
+    """The end of another stage."""
+
+    def __init__(self, told: Way, device: torch.device) -> None:
+        self._told = told
+        self._device = device
+
+    def has_come(self) -> bool:
+        """Whether there is something to hear."""
+        return self._told.has_come()
+
+    def hear(self, place: Place) -> Told:
+        """What was found in this step; waits for it. Raises StaleEpoch where the last stage never gets it."""
+        numbers = self._told.take()
+        while (told := Told.of(numbers)).place < place:
+            self.read(told)
+            numbers = self._told.take()
+        if told.place != place:
+            self._told.put_back(numbers)
+            raise StaleEpoch(f"step {place.step} of epoch {place.epoch} did not reach the last stage")
+        return told
+
+    def read(self, told: Told) -> torch.Tensor:
+        """The numbers of the device."""
+        if not told.count:
+            return torch.empty(0, dtype=torch.float64, device=self._device)
+        return self._told.receive(torch.zeros(told.count, dtype=torch.float64, device=self._device))
+
+
+def read_found(
+    found: torch.Tensor,
+    sampling: SamplingInput,
+    has_masks: bool,
+    prompts: Sequence[tuple[PromptRows, Scored]],
+    kept: SlotRows,
+) -> Sampled | None:
+    """What the last stage has sampled, if anything, and the scores of prompts: from its numbers."""
+    sampled = room_for_sampled(sampling, has_masks, found.device) if sampling.num_rows else None
+    fill(found_tensors(prompts, sampled), found)
+    if sampled is not None and sampling.decodes is not None:
+        keep(sampled, sampling, kept)
+    return sampled
+
+
+def fill(rooms: Sequence[torch.Tensor], found: torch.Tensor) -> None:
+    """These with what the last stage has in their places."""
+    if sum(room.numel() for room in rooms) != len(found):
+        raise ShardFailed("the last stage found something else than this one expects")
+    for room, part in zip(rooms, torch.split(found, [room.numel() for room in rooms]), strict=True):
+        room.copy_(part.view_as(room))
 
 
 def room_for_hidden(model: Model, num_tokens: int, device: torch.device) -> torch.Tensor:
@@ -29,25 +228,20 @@ def received(model: Model, num_tokens: int, device: torch.device) -> torch.Tenso
     return model.stage.receive(room_for_hidden(model, num_tokens, device))
 
 
-def tell(stage: Stage, found: Sequence[torch.Tensor]) -> None:
-    """Fill these on all ranks with what they are in the last stage."""
-    if stage.count == 1:
-        return
-    # All in one message: ids and probabilities are exact in 64 bits.
-    told = stage.tell(torch.cat([numbers.reshape(-1).double() for numbers in found]))
-    if stage.is_last:
-        return
-    parts = torch.split(told, [numbers.numel() for numbers in found])
-    for numbers, part in zip(found, parts, strict=True):
-        numbers.copy_(part.view_as(numbers))
-
-
 def tensors_of(sampled: Sampled) -> list[torch.Tensor]:
     """All that was found, in one order."""
     own = (sampled.token_ids, sampled.logprobs, sampled.finite)
     some = (sampled.possible, sampled.top_ids, sampled.top_logprobs)
     apart = [] if sampled.apart is None else tensors_of(sampled.apart)
     return [*own, *(numbers for numbers in some if numbers is not None), *apart]
+
+
+def found_tensors(
+    prompts: Sequence[tuple[PromptRows, Scored]], sampled: Sampled | None
+) -> list[torch.Tensor]:
+    """All that the last stage finds in a step, in one order."""
+    scored = [column for _rows, columns in prompts for column in columns]
+    return scored if sampled is None else [*scored, *tensors_of(sampled)]
 
 
 def room_for_sampled(sampling: SamplingInput, has_masks: bool, device: torch.device) -> Sampled:

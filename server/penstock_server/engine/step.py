@@ -65,6 +65,10 @@ class SamplingInput:
         """How many positions get a token."""
         return len(self.slots)
 
+    def slots_on_host(self) -> set[int]:
+        """Those that get tokens."""
+        return set(self.decodes.slots.tolist()) if self.decodes else {row.slot for row in self.rows}
+
     @property
     def num_top(self) -> int:
         """The most top tokens that any row asked for."""

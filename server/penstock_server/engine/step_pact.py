@@ -2,26 +2,26 @@
 on all ranks alike.
 
 If a rank fails in the middle of a forward pass, the others would wait for ever in sums that it never reaches. So it
-takes part in the remaining collectives with zeros; then all ranks compare, before any result is used. That is one
-exchange of a number over gloo after the pass and one after sampling, in steps that compute prompts only. A step of
+takes part in the remaining collectives with zeros; then all ranks of its stage compare, before any result is used. That
+is one exchange of a number over gloo after the pass and one after sampling, in steps that compute prompts only. Each
+stage hands on to the next what went wrong so far, and the last one tells it with what it found. A step of
 decodes needs little memory, and the same that all before it needed; and a kernel that it cannot launch, no rank can:
 kernels, types and sizes are the same on all that have the same layers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import torch
 from penstock_kernels.base.kernel_errors import is_kernel_error
 
 from penstock_server.base.errors import ErrorCode, StepFailed
+from penstock_server.engine.stages import REASONS
 from penstock_server.network.distributed import Group, Made
 from penstock_server.network.out_of_memory import is_out_of_memory
+from penstock_server.network.stage import WHOLE, Stage
 
 Result = TypeVar("Result")
-
-# What ranks tell each other: the number of the reason, 0 for none. Where ranks differ, the greatest counts.
-_REASONS = (None, ErrorCode.OUT_OF_MEMORY, ErrorCode.KERNEL)
 
 
 class _Call(NamedTuple):
@@ -48,12 +48,13 @@ class StepPact:
         group: Group,
         device: torch.device,
         report: Callable[[Exception], None],
-        in_pass: Sequence[Group] = (),
+        stage: Stage = WHOLE,
     ) -> None:
-        """`report` is given every error that the pact keeps from ending the shard. `in_pass`: the groups that take part
-        in a pass; without them, it is the one whose ranks compare."""
+        """`group`: the ranks that compare, those of this stage. `report` is given every error that the pact keeps from
+        ending the shard."""
         self._group = group
-        self._in_pass = in_pass or (group,)
+        self._stage = stage
+        self._in_pass = stage.in_pass or (group,)
         self._device = device
         self._report = report
         self._calls: list[_Call] | None = None
@@ -69,11 +70,12 @@ class StepPact:
             self._take_part(len(made), num_tokens)
         elif self._calls is None:
             self._calls = _learn(made, num_tokens)
-        return self._compared(hidden, reason)
+        return _held(hidden, self._through_stages(self._worst(reason)))
 
     def run(self, compute: Callable[[], Result]) -> Result:
         """The result of what needs no other rank; raises StepFailed on all ranks if it failed on one."""
-        return self._compared(*self._try(compute, may_fail=True))
+        result, reason = self._try(compute, may_fail=True)
+        return _held(result, self._worst(reason))
 
     def _record(self, made: list[Made] | None) -> None:
         for group in self._in_pass:
@@ -89,19 +91,31 @@ class StepPact:
             self._report(error)
             return None, reason
 
-    def _compared(self, result: Result | None, reason: ErrorCode | None) -> Result:
-        everyone = self._group.gather_numbers(_REASONS.index(reason))
-        worst = _REASONS[max(number for (number,) in everyone)]
-        if worst is not None:
-            raise StepFailed(worst)
-        assert result is not None, "there is a result or a reason"
-        return result
+    def _worst(self, reason: ErrorCode | None) -> int:
+        """The number of the reason of all ranks of the stage."""
+        return max(number for (number,) in self._group.gather_numbers(REASONS.index(reason)))
+
+    def _through_stages(self, worst: int) -> int:
+        """The same of the stages so far; the next one is told it."""
+        if self._stage.before is not None:
+            worst = max(worst, *self._stage.before.take())
+        if self._stage.behind is not None:
+            self._stage.behind.put(worst)
+        return worst
 
     def _take_part(self, num_made: int, num_tokens: int) -> None:
         """Take part in the collectives that this rank did not reach."""
         assert self._calls is not None, "without them the error was raised"
         for make, before, after, dtype in self._calls[num_made:]:
             make(torch.zeros((*before, num_tokens, *after), dtype=dtype, device=self._device))
+
+
+def _held(result: Result | None, worst: int) -> Result:
+    reason = REASONS[worst]
+    if reason is not None:
+        raise StepFailed(reason)
+    assert result is not None, "there is a result or a reason"
+    return result
 
 
 def _learn(made: list[Made], num_tokens: int) -> list[_Call] | None:

@@ -12,9 +12,10 @@ from penstock_server.architectures.spec import CacheShape
 from penstock_server.base.config import MAX_TOP_LOGPROBS, ServerConfig
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.description import Description
 from penstock_server.engine.draft_states import DraftStates
 from penstock_server.engine.drafting import Drafter
-from penstock_server.engine.engine import Description, Engine
+from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.graph_pool import GraphPool
 from penstock_server.engine.head_drafter import HeadDrafter
@@ -114,7 +115,7 @@ class Loaded(NamedTuple):
     ) -> Drafter:
         row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
         guesser = self._guesser(limits, slots, graph_sizes, pool, is_poisoned)
-        return PayingDrafter(TimedDrafter(guesser, self.group), row_cost)
+        return PayingDrafter(TimedDrafter(guesser, self.ranks.part), row_cost)
 
     def _guesser(
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool

@@ -24,7 +24,8 @@ from penstock_server.base.errors import (
 )
 from penstock_server.base.log import stage
 from penstock_server.engine.adapters import Adapters
-from penstock_server.engine.engine import Description, Engine
+from penstock_server.engine.description import Description
+from penstock_server.engine.engine import Engine
 from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.folders import Folders, open_folders
 from penstock_server.files.same_model import check_same, replaceable

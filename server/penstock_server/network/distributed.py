@@ -25,7 +25,7 @@ from penstock_server.network.torch_collectives import TorchCollectives
 Result = TypeVar("Result")
 
 # The launcher gives up on a shard that loads too long; this only has to be no shorter.
-_LOAD_TIMEOUT_S = 1800.0
+LOAD_TIMEOUT_S = 1800.0
 _CANNOT_MEET = "cannot meet the other ranks"
 
 
@@ -43,6 +43,13 @@ class Collectives(Protocol):
 
     def set_timeout(self, timeout_s: float) -> None:
         """From now on this is how long to wait for a rank that lives."""
+
+    def leave(self) -> None:
+        """Close the connections to the other ranks."""
+
+
+class Leaves(Protocol):
+    """What connects ranks until they part."""
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
@@ -77,14 +84,15 @@ class Group:
         all_ranks = range(config.world_size)
         self._ranks = all_ranks if ranks is None else ranks
         self.rank, self.size = self._ranks.index(config.rank), len(self._ranks)
-        self._config, self._device, self._connections = config, device, connections
+        self.config, self.device, self.connections = config, device, connections
         if ranks is None and self.size > 1:
-            self._connections = self._tried(_CANNOT_MEET, connect, config, device)
+            self.connections = self._tried(_CANNOT_MEET, connect, config, device)
         # Ranks of several stages wait for each other as long as a stage computes.
         is_of_one_stage = len({rank // config.ranks_per_stage for rank in self._ranks}) == 1
-        self._timeout_s = config.timeout_s if is_of_one_stage else _LOAD_TIMEOUT_S
-        # Groups of some of its ranks, which end with it.
+        self._timeout_s = config.timeout_s if is_of_one_stage else LOAD_TIMEOUT_S
+        # Groups of some of its ranks, and what else ends with it.
         self._parts: list[Group] = []
+        self._adopted: list[Leaves] = []
         # None: all sums go over the connections.
         self._peers: Peers | None = None
         self._kept: object = None
@@ -102,14 +110,22 @@ class Group:
             return self
         connections = None
         if len(ranks) > 1:
-            assert self._connections is not None, "there are more ranks than these"
-            all_of = (self._config, self._device, self._connections)
+            assert self.connections is not None, "there are more ranks than these"
+            all_of = (self.config, self.device, self.connections)
             connections = self._tried(_CANNOT_MEET, connect_some, *all_of, ranks)
-        if self._config.rank not in ranks:
+        if self.config.rank not in ranks:
             return None
-        part = Group(self._config, self._device, ranks, connections)
+        part = Group(self.config, self.device, ranks, connections)
         self._parts.append(part)
         return part
+
+    def adopt(self, connection: "Leaves") -> None:
+        """Something between some of its ranks, which ends with it."""
+        self._adopted.append(connection)
+
+    def tried(self, meet: Callable[[], Result]) -> Result:
+        """What this returns; raises ShardFailed where ranks cannot meet."""
+        return self._tried(_CANNOT_MEET, meet)
 
     def begin_steps(self) -> None:
         """All ranks are warm: from here a rank that does not take part in time counts as lost."""
@@ -121,10 +137,10 @@ class Group:
     def begin_loading(self) -> None:
         """Until steps begin again, waits may be long."""
         for group in (self, *self._parts):
-            group._set_timeout(_LOAD_TIMEOUT_S)
+            group._set_timeout(LOAD_TIMEOUT_S)
 
     def _set_timeout(self, timeout_s: float) -> None:
-        for connection in set(self._connections or ()):
+        for connection in set(self.connections or ()):
             connection.set_timeout(timeout_s)
 
     def share(self, total: int, what: str) -> int:
@@ -137,11 +153,11 @@ class Group:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, in place."""
-        if self._connections is None:
+        if self.connections is None:
             return x
         peers = self._peers_for(x)
         if peers is None:
-            self._together(self._connections.device.all_reduce, x)
+            self._together(self.connections.device.all_reduce, x)
         else:
             all_reduce(x, peers)
         self._note(self.all_reduce, x)
@@ -149,9 +165,9 @@ class Group:
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         """What one rank brought; the others bring a tensor of the same shape, whatever it holds."""
-        if self._connections is None:
+        if self.connections is None:
             return x
-        call = partial(self._connections.device.broadcast, source=source)
+        call = partial(self.connections.device.broadcast, source=source)
         found = self._together(call, x)
         self._note(partial(self.broadcast, source=source), x)
         return found
@@ -182,22 +198,22 @@ class Group:
 
     def all_gather_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[n, width] of each rank to [n, size * width]."""
-        if self._connections is None:
+        if self.connections is None:
             return x
-        return torch.cat(tuple(self._together(self._connections.device.all_gather, x)), dim=-1)
+        return torch.cat(tuple(self._together(self.connections.device.all_gather, x)), dim=-1)
 
     def gather_numbers(self, *numbers: int) -> list[tuple[int, ...]]:
         """Every rank's numbers, on every rank."""
-        if self._connections is None:
+        if self.connections is None:
             return [numbers]
         mine = torch.tensor(numbers, dtype=torch.int64)
-        return [tuple(part.tolist()) for part in self._together(self._connections.host.all_gather, mine)]
+        return [tuple(part.tolist()) for part in self._together(self.connections.host.all_gather, mine)]
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
-        for part in self._parts:
+        for part in (*self._parts, *self._adopted):
             part.leave()
-        for connection in set(self._connections or ()):
+        for connection in set(self.connections or ()):
             connection.leave()
 
     def _together(self, collective: Callable[[torch.Tensor], Result], x: torch.Tensor) -> Result:
@@ -215,10 +231,10 @@ def connect(config: GroupConfig, device: torch.device) -> Connections:
     exchange = None
     if config.rendezvous is None and is_supported():
         assert config.rendezvous_dir is not None, "checked by the command line"
-        exchange = Exchange(config.rendezvous_dir, config.rank, config.world_size, _LOAD_TIMEOUT_S)
+        exchange = Exchange(config.rendezvous_dir, config.rank, config.world_size, LOAD_TIMEOUT_S)
         if device.type == "cpu":
             return Connections(exchange, exchange)
-    collectives = TorchCollectives(config, device, _LOAD_TIMEOUT_S)
+    collectives = TorchCollectives(config, device, LOAD_TIMEOUT_S)
     return Connections(exchange or collectives, collectives)
 
 
@@ -231,10 +247,10 @@ def connect_some(
         assert config.rendezvous_dir is not None, "they met there"
         folder = config.rendezvous_dir / "-".join(map(str, ("ranks", *ranks)))
         folder.mkdir(exist_ok=True)
-        exchange = Exchange(folder, ranks.index(config.rank), len(ranks), _LOAD_TIMEOUT_S)
+        exchange = Exchange(folder, ranks.index(config.rank), len(ranks), LOAD_TIMEOUT_S)
     if not isinstance(of_all.device, TorchCollectives):
         return None if exchange is None else Connections(exchange, exchange)
-    collectives = of_all.device.among(ranks, _LOAD_TIMEOUT_S)
+    collectives = of_all.device.among(ranks, LOAD_TIMEOUT_S)
     return Connections(exchange or collectives, collectives)
 
 

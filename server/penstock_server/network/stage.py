@@ -1,7 +1,8 @@
 """Pipeline parallel: a range of layers on some ranks, which take hidden states from those before and hand theirs on.
 
-Ranks follow each other by stage. Rank t of a stage has part t of its layers, and a link to rank t of the stage before
-and behind: all ranks of a stage have the same hidden states. What only the last stage finds, it tells to all ranks.
+Ranks follow each other by stage. Rank t of a stage has part t of its layers, a way to rank t of the stage behind, and
+one from rank t of the last stage, which tells what it has chosen: all ranks of a stage have the same hidden states.
+Nothing on these ways waits for who takes it, so that each stage computes another step.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 
 from penstock_server.base.config import GroupConfig
 from penstock_server.network.distributed import Group
+from penstock_server.network.way import Way, way
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +21,18 @@ class Stage:
 
     number: int = 0
     count: int = 1
-    # Where there are several: the ranks of this one, and all.
+    # Where there are several: the ranks of this one.
     part: Group | None = None
-    everyone: Group | None = None
-    # Of two ranks each; None where there is no such stage.
-    before: Group | None = None
-    behind: Group | None = None
+    # From the stage before and to the one behind; None where there is no such stage.
+    before: Way | None = None
+    behind: Way | None = None
+    # From the last stage, where this is another one; where it is the last, to all others.
+    told: Way | None = None
+    tells: tuple[Way, ...] = ()
 
     @property
     def is_first(self) -> bool:
-        """Whether it has the embeddings."""
+        """Whether it has the embeddings, and drafts."""
         return self.number == 0
 
     @property
@@ -37,9 +41,9 @@ class Stage:
         return self.number == self.count - 1
 
     @property
-    def groups(self) -> tuple[Group, ...]:
-        """Those that a forward pass goes over, where there are several stages."""
-        return tuple(group for group in (self.part, self.before, self.behind) if group is not None)
+    def in_pass(self) -> tuple[Group | Way, ...]:
+        """What a forward pass goes over, where there are several stages."""
+        return tuple(each for each in (self.part, self.before, self.behind) if each is not None)
 
     def layers(self, total: int) -> range:
         """Which of all layers are here. Some stages have one more than others: those in the middle, as the last has the
@@ -55,18 +59,12 @@ class Stage:
     def receive(self, room: torch.Tensor) -> torch.Tensor:
         """What the stage before sends, of the shape and type of `room`."""
         assert self.before is not None, "the first stage embeds tokens"
-        return self.before.broadcast(room, source=0)
+        return self.before.receive(room)
 
     def send(self, hidden: torch.Tensor) -> None:
         """To the stage behind, if there is one."""
         if self.behind is not None:
-            self.behind.broadcast(hidden, source=0)
-
-    def tell(self, found: torch.Tensor) -> torch.Tensor:
-        """What the last stage has found; other stages bring a tensor of the same shape."""
-        if self.everyone is None:
-            return found
-        return self.everyone.broadcast(found, source=self.everyone.size - 1)
+            self.behind.send(hidden)
 
 
 # All layers are here.
@@ -87,12 +85,20 @@ def meet(config: GroupConfig, device: torch.device) -> Ranks:
     everyone = Group(config, device)
     if config.num_stages == 1:
         return Ranks(everyone, everyone, WHOLE)
-    size, world = config.ranks_per_stage, range(config.world_size)
+    size, world, mine = config.ranks_per_stage, range(config.world_size), config.rank
+    # All in one order: where two ranks meet, neither waits in another meeting that comes later.
     own = [everyone.among(world[first : first + size]) for first in world[::size]]
-    # In one order: where two ranks meet, neither waits in another meeting that comes later.
-    links = [everyone.among((rank, rank + size)) for rank in world[:-size]]
+    onward = {(rank, rank + size): way(everyone, rank, rank + size) for rank in world[:-size]}
+    back = {pair: way(everyone, *pair) for pair in ways_back(config)}
     part = own[config.stage]
     assert part is not None, "a rank is one of its stage"
-    before = links[config.rank - size] if config.stage > 0 else None
-    behind = links[config.rank] if config.stage < config.num_stages - 1 else None
-    return Ranks(everyone, part, Stage(config.stage, config.num_stages, part, everyone, before, behind))
+    tells = tuple(each for (source, _), each in back.items() if source == mine and each is not None)
+    teller = world[-size:][config.part]
+    ends = (onward.get((mine - size, mine)), onward.get((mine, mine + size)), back.get((teller, mine)))
+    return Ranks(everyone, part, Stage(config.stage, config.num_stages, part, *ends, tells))
+
+
+def ways_back(config: GroupConfig) -> list[tuple[int, int]]:
+    """From each rank of the last stage to its fellows in all others."""
+    size, world = config.ranks_per_stage, range(config.world_size)
+    return [(teller, rank) for teller in world[-size:] for rank in world[teller % size : -size : size]]

@@ -78,6 +78,14 @@ class TorchCollectives:
         self._dist.broadcast(found, self._ranks[source], group=self._group)
         return found
 
+    def send(self, x: torch.Tensor) -> None:
+        """From the first of two ranks to the second, which takes it."""
+        self._dist.send(x, self._ranks[1], group=self._group)
+
+    def receive(self, room: torch.Tensor) -> None:
+        """What the first of two ranks sends."""
+        self._dist.recv(room, self._ranks[0], group=self._group)
+
     def set_timeout(self, timeout_s: float) -> None:
         """From now on this is how long to wait for a rank that lives."""
         self._dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), self._group)

@@ -34,7 +34,7 @@ def serve(config: ServerConfig, folders: Folders, begun: float) -> int:
     check_role(config.role, description)
     stop_pipe = StopPipe()
     stop_pipe.install_signals(has_parent=config.parent_pipe_fd is not None)
-    encoding = Encoding(config.group.rank, None if faults is None else faults.spoil)
+    encoding = Encoding(config.group.tells_tokens, None if faults is None else faults.spoil)
     described = description_to_pb(description)
     described.role = config.role
     blocks = None

@@ -47,10 +47,10 @@ def outcome_to_columns(outcome: Outcome, encoding: Encoding) -> penstock_endpoin
         return penstock_endpoint.Outcome(0, 0, *NO_TOKENS, True, Timings(), spoiled)
     rest = b""
     if outcome.has_rest:
-        rest = rest_to_pb(outcome, encoding.rank).SerializeToString()
-    is_first = encoding.rank == 0
+        rest = rest_to_pb(outcome, encoding.tells_tokens).SerializeToString()
+    tells = encoding.tells_tokens
     return penstock_endpoint.Outcome(
-        outcome.epoch, outcome.step, *outcome.sampled, is_first, outcome.timings, rest
+        outcome.epoch, outcome.step, *outcome.sampled, tells, outcome.timings, rest
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock_server import __version__
 from penstock_server.base.errors import ErrorCode, InvalidPlan
-from penstock_server.engine.engine import Description
+from penstock_server.engine.description import Description
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Admit, Appends, Grammar, Numbers, Plan, Spans
 from penstock_server.engine.sampling_params import SamplingParams
@@ -168,8 +168,8 @@ def _sampling_from_pb(params: pb.SamplingParams) -> SamplingParams:
 class Encoding(NamedTuple):
     """How outcomes become messages."""
 
-    # The tokens are sent by rank 0; the other ranks send a checksum of theirs only.
-    rank: int = 0
+    # The tokens are sent by the first rank of the last stage; the other ranks send a checksum of theirs only.
+    tells_tokens: bool = True
     # Makes messages wrong on purpose, for tests.
     spoil: Callable[[pb.Outcome], None] | None = None
 
@@ -177,11 +177,11 @@ class Encoding(NamedTuple):
 def outcome_to_pb(outcome: Outcome, encoding: Encoding) -> pb.Outcome:
     """The message of an outcome."""
     slots, ids, logprobs = outcome.sampled
-    message = rest_to_pb(outcome, encoding.rank)
+    message = rest_to_pb(outcome, encoding.tells_tokens)
     message.epoch, message.step = outcome.epoch, outcome.step
     message.sampled_checksum = zlib.crc32(np.stack([slots, ids], axis=1).astype("<u4").tobytes())
     message.timings.CopyFrom(pb.StepTimings(**outcome.timings._asdict()))
-    if encoding.rank == 0:
+    if encoding.tells_tokens:
         message.sampled_slots.extend(slots.tolist())
         message.sampled_ids.extend(ids.tolist())
         message.sampled_logprobs.extend(logprobs.tolist())
@@ -190,7 +190,7 @@ def outcome_to_pb(outcome: Outcome, encoding: Encoding) -> pb.Outcome:
     return message
 
 
-def rest_to_pb(outcome: Outcome, rank: int) -> pb.Outcome:
+def rest_to_pb(outcome: Outcome, tells_tokens: bool) -> pb.Outcome:
     """The fields of an outcome that most steps do not have."""
     message = pb.Outcome(
         slot_errors=[
@@ -199,7 +199,7 @@ def rest_to_pb(outcome: Outcome, rank: int) -> pb.Outcome:
         ],
         late_slots=outcome.late_slots,
     )
-    if rank == 0:
+    if tells_tokens:
         _add_told(message, outcome)
     return message
 

@@ -18,8 +18,6 @@ from penstock_server.rpc.streams import Session, Streams
 
 logger = logging.getLogger(__name__)
 
-# Steps on the device at a time: one runs, one waits.
-_MAX_LAUNCHED = 2
 # While a step runs on the device, how often to look whether it has finished; a new plan is seen at once.
 _POLL_S = 0.0005
 
@@ -125,13 +123,16 @@ class StepLoop:
                 self._drain()
                 return False
             self._start_step(taken.session, taken.plan)
-        if len(self._launched) >= _MAX_LAUNCHED:
+        if self.engine is not None and len(self._launched) >= self.engine.most_launched:
             self._finish_step()
-        self._finish_ready()
+        self._finish_ready(has_time=taken is None)
         return True
 
-    def _finish_ready(self) -> None:
+    def _finish_ready(self, has_time: bool = True) -> None:
+        """`has_time`: no plan has come. Only then a step is finished that other stages compute: nobody waits for it."""
         while self._launched and self._launched[0].pending.ready():
+            if self._launched[0].pending.learn is not None and not has_time:
+                return
             self._finish_step()
 
     def _start_step(self, session: Session, plan: Plan | None) -> None:
@@ -156,12 +157,21 @@ class StepLoop:
         except InvalidPlan as error:
             self._drain()
             session.close(error)
+        except StaleEpoch as error:
+            # Another rank has a newer plan, and never gets this one.
+            session.close(error)
+            self._drain()
         if not self._launched:
             self._streams.set_running(False)
 
     def _finish_step(self) -> None:
         session, pending = self._launched.popleft()
-        outcome = pending.resolve()
+        try:
+            outcome = pending.resolve()
+        except StaleEpoch as error:
+            session.close(error)
+            self._streams.set_running(bool(self._launched))
+            return
         self._streams.set_finished(session, outcome.step)
         self._streams.set_running(bool(self._launched))
         if not session.closed:
@@ -176,7 +186,13 @@ class StepLoop:
 
     def _drain(self) -> None:
         while self._launched:
-            self._finish_step()
+            session, pending = self._launched[0]
+            if pending.learn is not None and session.closed:
+                # Nobody reads what would be told, and maybe nobody tells it.
+                self._launched.popleft()
+                self._streams.set_running(bool(self._launched))
+            else:
+                self._finish_step()
 
     def _fail(self, error: ShardFailed) -> None:
         self.failure = error

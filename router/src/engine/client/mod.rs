@@ -76,7 +76,7 @@ pub(super) enum ChangeFailure {
     Unreachable(String),
 }
 
-/// A shard's outcome: with its tokens if it is rank 0, and the checksum of what it sampled.
+/// A shard's outcome: with its tokens if it is the first rank of the last stage, and the checksum of what it sampled.
 pub(super) struct RankOutcome {
     pub outcome: Outcome,
     pub checksum: u32,

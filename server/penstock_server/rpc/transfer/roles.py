@@ -2,7 +2,7 @@
 
 from penstock_server.base.config import Role
 from penstock_server.base.errors import StartError
-from penstock_server.engine.engine import Description
+from penstock_server.engine.description import Description
 
 
 def check_role(role: Role, description: Description) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from penstock_server.base.errors import TransferFailed
-from penstock_server.engine.engine import Description
+from penstock_server.engine.description import Description
 
 SECRET_BYTES = 32
 # Blocks are read, sent and written in parts of so many bytes, so that no step waits long and nobody needs more memory.
