@@ -28,7 +28,8 @@ class Server:
         # Its lines on stderr, with the seconds since the start of the command.
         self.lines: list[tuple[float, str]] = []
         self.address = ("", 0)
-        self._serving = threading.Event()
+        # That it serves, or has ended.
+        self._told = threading.Event()
         command = [str(BIN / "launcher"), "--port=0", f"--device={device}", *flags]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
         self._process = subprocess.Popen(
@@ -42,12 +43,19 @@ class Server:
             self.lines.append((time.perf_counter() - self.started, line.rstrip()))
             if found := _SERVING.search(line):
                 self.address = (found[1], int(found[2]))
-                self._serving.set()
+                self._told.set()
+        # It has ended.
+        self._told.set()
 
-    def __enter__(self) -> Self:
-        if not self._serving.wait(_START_TIMEOUT_S):
+    def wait(self) -> None:
+        """Until it serves; raises RuntimeError with all its lines where it does not."""
+        self._told.wait(_START_TIMEOUT_S)
+        if not self.address[1]:
             self._process.kill()
             raise RuntimeError("the server did not start:\n" + "\n".join(line for _, line in self.lines))
+
+    def __enter__(self) -> Self:
+        self.wait()
         return self
 
     def __exit__(

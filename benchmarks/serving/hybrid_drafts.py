@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from benchmarks.figure import Figure
 from benchmarks.server import Server
 from benchmarks.serving import random_model
-from benchmarks.serving.speculation import Text, compare
+from benchmarks.serving.drafts_in_turn import Text
+from benchmarks.serving.speculation import compare
 
 TITLE = "Drafted tokens: a model with recurrent layers with drafts and without, 128 tokens out (CPU)"
 # Of three tokens that are far likelier than all others the last few soon come again. Drafts that are right must pay.

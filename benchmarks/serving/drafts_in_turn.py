@@ -1,0 +1,104 @@
+"""The same requests to a server with drafts and to one without, in turn, so that what else the machine does meets both.
+
+Needs no transformers: a bare machine with a GPU runs it, too.
+"""
+
+import asyncio
+import json
+import time
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.server import Server
+from benchmarks.streams import Stream, complete
+
+
+class Text(NamedTuple):
+    """What is generated, and how: fields of the request. `least_at_one`: floor of the ratio by one stream."""
+
+    name: str
+    options: dict[str, object]
+    least_at_one: float | None = None
+
+
+class Amount(NamedTuple):
+    """How much is generated: tokens of a stream, and pairs of runs behind the one that warms both servers up."""
+
+    num_new: int = 128
+    repeats: int = 3
+
+
+class Run(NamedTuple):
+    """The requests of a number of streams: tokens a second, drafts that were right, and drafts that were not."""
+
+    rate: float
+    num_right: int
+    num_wrong: int
+
+
+class Pairs(NamedTuple):
+    """Runs with drafts, each with the one without drafts behind it."""
+
+    drafting: list[Run]
+    plain: list[Run]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Times the tokens a second without drafts."""
+        return [ours.rate / theirs.rate for ours, theirs in zip(self.drafting, self.plain, strict=True)]
+
+    @property
+    def num_right(self) -> int:
+        return sum(run.num_right for run in self.drafting)
+
+    @property
+    def num_drafts(self) -> int:
+        return self.num_right + sum(run.num_wrong for run in self.drafting)
+
+    @property
+    def spread(self) -> str:
+        return f"{min(self.ratios):.2f} to {max(self.ratios):.2f}"
+
+    @property
+    def rate(self) -> float:
+        return median(run.rate for run in self.drafting)
+
+    @property
+    def plain_rate(self) -> float:
+        return median(run.rate for run in self.plain)
+
+
+def run_in_turn(plain: Server, drafting: Server, text: Text, count: int, amount: Amount) -> Pairs:
+    """By so many streams at once. The first of the pairs only warms both up."""
+    pairs = [
+        (
+            _run(drafting, text, count, number, amount.num_new),
+            _run(plain, text, count, number, amount.num_new),
+        )
+        for number in range(amount.repeats + 1)
+    ][1:]
+    return Pairs([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+
+
+def _run(server: Server, text: Text, count: int, number: int, num_new: int) -> Run:
+    """`count` requests at once; prompts differ, so that no prefix is in the cache but for the other server's twin."""
+
+    async def ask() -> list[Stream]:
+        asked = (
+            complete(
+                server.address, f"{number} {index} Tell me", num_new, options={**text.options, "seed": index}
+            )
+            for index in range(count)
+        )
+        return await asyncio.gather(*asked)
+
+    started = time.perf_counter()
+    done = asyncio.run(ask())
+    seconds = time.perf_counter() - started
+    assert all(stream.usage["completion_tokens"] == num_new for stream in done), json.dumps(done[0].usage)
+    details = [stream.usage.get("completion_tokens_details", {}) for stream in done]
+    right, wrong = (
+        sum(detail.get(f"{part}_prediction_tokens", 0) for detail in details)
+        for part in ("accepted", "rejected")
+    )
+    return Run(count * num_new / seconds, right, wrong)
