@@ -1,11 +1,12 @@
 """Attention in the shapes of an 8B Llama over a paged cache, and who else computes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from penstock_kernels import AttentionSpans, Scoring, backends, paged_attention
 from penstock_kernels.base.attention_spans import AttentionArguments
+from penstock_server.engine.token_tree import ROOT, TokenTree
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -21,6 +22,8 @@ _IN_ONE_PIECE = {
     "cuDNN in PyTorch": SDPBackend.CUDNN_ATTENTION,
 }
 Lens = list[tuple[int, int]]
+# Of the last token of a sequence and seven drafts behind it, two behind each: what each sees, as the kernels take it.
+_TREE = (-1, *TokenTree(range(7), (ROOT, ROOT, 0, 0, 1, 1, 2)).seen)
 
 
 def cases(sizes: Sizes) -> list[Case]:
@@ -38,17 +41,27 @@ def cases(sizes: Sizes) -> list[Case]:
         (f"decode {longest} beside {others} x {short}", [(1, longest)] + [(1, short)] * others, BF16),
         (f"drafts of 8, {streams} x {context}", [(8, context)] * streams, BF16),
     ]
+    # No other implementation takes trees.
+    tree = Case(
+        f"a tree of {len(_TREE)}, {streams} x {context}",
+        partial(_work, sizes, [(len(_TREE), context)] * streams, BF16, _TREE),
+        _TESTS,
+    )
     return [
-        Case(name, partial(_work, sizes, lens, dtype), _TESTS, _rival_names(lens, dtype))
-        for name, lens, dtype in found
+        *(
+            Case(name, partial(_work, sizes, lens, dtype), _TESTS, _rival_names(lens, dtype))
+            for name, lens, dtype in found
+        ),
+        tree,
     ]
 
 
-def _work(sizes: Sizes, lens: Lens, cache_dtype: torch.dtype) -> Work:
-    """Spans of (tokens, context), in blocks that lie anywhere in the cache."""
+def _work(sizes: Sizes, lens: Lens, cache_dtype: torch.dtype, tree: Sequence[int] = ()) -> Work:
+    """Spans of (tokens, context), in blocks that lie anywhere in the cache. `tree`: what the tokens of each see."""
     queries, contexts = (tuple(pair[number] for pair in lens) for number in range(2))
     tables, num_blocks = _block_tables(contexts, sizes.block)
-    spans = AttentionSpans(queries, contexts, tables.to(sizes.device), sizes.block)
+    seen = torch.tensor(list(tree) * len(lens), dtype=torch.int32, device=sizes.device) if tree else None
+    spans = AttentionSpans(queries, contexts, tables.to(sizes.device), sizes.block, tree=seen)
     caches = [
         random(sizes, num_blocks, sizes.block, sizes.kv_heads, sizes.dim, dtype=cache_dtype) for _ in range(2)
     ]

@@ -19,7 +19,7 @@ from benchmarks.gpu.run import OutOfTime, Run, cores
 CASES = ROOT / "tests" / "kernels" / "cases"
 # More processes than these only wait for each other's memory.
 _MOST_PROCESSES = 16
-# What a rehearsal runs.
+# What a rehearsal runs. None of them has a model, so that it needs nothing that was carried.
 _FEW = (str(CASES), "-k", "test_embedding or test_write_runs")
 
 
@@ -32,12 +32,12 @@ def run(run: Run) -> None:
         raise OutOfTime
 
 
-def pytest_command() -> list[str]:
-    """pytest over the cases, without what the bare machine lacks."""
+def pytest_command(rehearse: bool = False) -> list[str]:
+    """pytest over the cases, without what the bare machine lacks; a rehearsal does without it, too."""
     plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "benchmarks.gpu.case_lines"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins]
     # The tests' own models are made by transformers; the carried ones were made when they were packed.
-    if CARRIED.exists():
+    if CARRIED.exists() or rehearse:
         command += [f"--confcutdir={CASES}", "-p", "benchmarks.gpu.carried_models"]
     return command
 
@@ -55,7 +55,7 @@ def _groups(run: Run) -> list[list[str]]:
     """The names of all cases, of each test function together."""
     chosen = _FEW if run.rehearse else (str(CASES),)
     found = subprocess.run(
-        [*pytest_command(), "--collect-only", *chosen],
+        [*pytest_command(run.rehearse), "--collect-only", *chosen],
         cwd=ROOT, env=environment(run.rehearse), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if found.returncode != 0:
@@ -88,8 +88,9 @@ def _pytest(run: Run, names: list[str], lock: threading.Lock) -> tuple[int | Non
     """Adds a line for each case as it ends. The exit code, None where the time was over, and what pytest said."""
     read, write = os.pipe()
     process = subprocess.Popen(
-        [*pytest_command(), *names], cwd=ROOT, pass_fds=[write], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**environment(run.rehearse), "PENSTOCK_CASE_LINES": str(write)}, text=True,
+        [*pytest_command(run.rehearse), *names], cwd=ROOT, pass_fds=[write], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**environment(run.rehearse), "PENSTOCK_CASE_LINES": str(write)},
     )  # fmt: skip
     os.close(write)
     said: list[str] = []

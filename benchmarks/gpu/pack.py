@@ -42,7 +42,6 @@ _LEFT_OUT = (
     "tests/e2e/",
     "benchmarks/results/",
     "benchmarks/load/",
-    "server/penstock_server/demo_model/",
 )
 # Of wheels: what is not needed to run them.
 _BULK = (".html", ".pdf", ".pyi", ".h")

@@ -29,4 +29,5 @@ PARTS: dict[int, Part] = {
     4: Part("The engine alone, on models of random weights", "engine"),
     5: Part("The whole server under load", "served"),
     6: Part("Sanitizer and profilers", "inspection"),
+    7: Part("The whole server with drafts and without", "drafts"),
 }
