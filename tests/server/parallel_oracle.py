@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from penstock_server.engine.likeliest import Guess
 from safetensors.torch import save_file
 from torch.nn.functional import rms_norm, silu
 
@@ -89,11 +90,27 @@ def saved_noise(
 
 def guesses(model: Any, tensors: Tensors, tokens: list[int], count: int, **facts: bool) -> list[int]:
     """The likeliest tokens behind these of a model of transformers, in one pass."""
+    return _likeliest(_at_once(model, tensors, tokens, count, facts), tensors)
+
+
+def levels(model: Any, tensors: Tensors, tokens: list[int], count: int, branches: int) -> list[list[Guess]]:
+    """Of the same pass several tokens for each position, with their probabilities."""
+    chances = _logits(_at_once(model, tensors, tokens, count, {}), tensors).softmax(-1)
+    best, ids = chances.topk(branches)
+    return [
+        [Guess(FIRST_KNOWN + number, chance) for number, chance in zip(*row, strict=True)]
+        for row in zip(ids.tolist(), best.tolist(), strict=True)
+    ]
+
+
+def _at_once(
+    model: Any, tensors: Tensors, tokens: list[int], count: int, facts: dict[str, bool]
+) -> torch.Tensor:
+    """What the head returns for the positions that guess, [count, size]."""
     with torch.no_grad():
         masks = tensors["mask_hidden"].view(1, -1).expand(count - 1, -1)
         given = _projected(torch.cat((_states(model, tokens)[:-1], masks)), tensors, facts)
-        hidden = _returned(given, [*tokens[1:], *[MASK_TOKEN] * (count - 1)], tensors, facts)
-        return _likeliest(hidden[-count:], tensors)
+        return _returned(given, [*tokens[1:], *[MASK_TOKEN] * (count - 1)], tensors, facts)[-count:]
 
 
 def guesses_in_turn(model: Any, tensors: Tensors, tokens: list[int], count: int) -> list[int]:
@@ -109,8 +126,11 @@ def guesses_in_turn(model: Any, tensors: Tensors, tokens: list[int], count: int)
 
 
 def _likeliest(hidden: torch.Tensor, tensors: Tensors) -> list[int]:
-    logits = _norm(hidden, tensors["norm.weight"]) @ tensors["lm_head.weight"].T
-    return [FIRST_KNOWN + number for number in logits.argmax(-1).tolist()]
+    return [FIRST_KNOWN + number for number in _logits(hidden, tensors).argmax(-1).tolist()]
+
+
+def _logits(hidden: torch.Tensor, tensors: Tensors) -> torch.Tensor:
+    return _norm(hidden, tensors["norm.weight"]) @ tensors["lm_head.weight"].T
 
 
 def _returned(

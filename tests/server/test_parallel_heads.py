@@ -24,16 +24,19 @@ from open_spans import (
     play,
     prompt,
 )
-from parallel_oracle import MASK_TOKEN, SIZE, Tensors, guesses, guesses_in_turn, noise, saved_noise
+from parallel_oracle import MASK_TOKEN, SIZE, Tensors, guesses, guesses_in_turn, levels, noise, saved_noise
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.head_drafter import LONGEST_FIRST, HeadDrafter
 from penstock_server.engine.parallel_drafter import ParallelDrafter
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.token_tree import TokenTree
+from penstock_server.engine.tree_growth import product_tree
 from safetensors.torch import load_file, save_file
 from test_grammar_drafts import patiently
 from test_grammar_drafts import play as play_constrained
+from test_trees import ways_of
 from thread_ranks import engines, execute_on_all
 
 RIGHT = SamplingParams(temperature=0.9, seed=4)
@@ -65,13 +68,14 @@ def right(model: Path) -> Path:
     return parallel_head(model, model.with_name("right"))
 
 
-def drafts_of(engine: Engine, number: int) -> tuple[int, ...]:
+def drafts_of(engine: Engine, number: int, as_tree: bool = False) -> tuple[int, ...]:
     """What is drafted for the first slot, which is as if it had not been asked."""
     drafter = engine.drafter
     assert isinstance(drafter, HeadDrafter)
     before = {slot: list(kept) for slot, kept in drafter._kept._runs.items()}
+    draft = drafter.draft_trees if as_tree else drafter.draft
     with torch.inference_mode():
-        found: tuple[int, ...] = drafter.draft([], {0: number})[0]
+        found: tuple[int, ...] = draft([], {0: number})[0]
     drafter._kept._runs = before
     return found
 
@@ -117,6 +121,38 @@ def check_drafts(engine: Engine, expected: Callable[[list[int], int], list[int]]
             outcome = execute(Plan(1, 2, spans=[Span(0, len(known) - 1, 1)], open_drafts={0: number}))
             assert outcome.num_drafted == {0: number}
             known += outcome.sampled_ids
+
+
+def test_a_tree_has_the_likeliest_guesses_of_one_pass(
+    saved_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """No deeper than what the head was trained for, and of as many tokens as were asked for."""
+    branches, depth, size = 3, 3, 9
+    tensors, saved = noise(), saved_model(head_dim=16)
+    head = saved_noise(tmp_path / "head", tensors, max_drafts=depth)
+    engine = drafting(saved.folder, head, draft_branches=branches)
+    tokens = [5, *range(200, 214)]
+    admitted = [Admit(0, tokens, len(tokens), list(range(NUM_BLOCKS)), SamplingParams())]
+    execute = execute_on(engine)
+    known = [*tokens, *execute(Plan(1, 1, admitted=admitted, spans=[Span(0, 0, len(tokens))])).sampled_ids]
+    for _ in range(3):
+        drafted = drafts_of(engine, size, as_tree=True)
+        expected = product_tree(levels(saved.oracle, tensors, known, depth, branches), size)
+        assert isinstance(drafted, TokenTree)
+        assert isinstance(expected, TokenTree)
+        assert max(drafted.depths) <= depth
+        assert sorted(ways_of(drafted)) == sorted(ways_of(expected))
+        outcome = execute(Plan(1, 2, spans=[Span(0, len(known) - 1, 1)], open_drafts={0: size}))
+        assert outcome.num_drafted == {0: size}
+        known += outcome.sampled_ids
+
+
+def test_trees_change_nothing(saved_model: Callable[..., Any], head: Path) -> None:
+    engine = drafting(saved_model(head_dim=16).folder, head, draft_branches=2)
+    params = list(EVERYTHING.values())
+    got = play(engine, params, 2 * MAX_DRAFTS)
+    check_same(got, play(engine, params, None))
+    assert sum(it.num_drafted for it in got) > 0
 
 
 def test_slots_that_share_a_pass_draft_as_alone(saved_model: Callable[..., Any], head: Path) -> None:
@@ -225,9 +261,9 @@ def test_grammars_go_along(model: Path, right: Path, monkeypatch: pytest.MonkeyP
     assert got[2].num_steps < expected[2].num_steps
 
 
-@pytest.mark.parametrize("kind", ["right", "head"])
+@pytest.mark.parametrize(("kind", "branches"), [("right", 1), ("head", 1), ("head", 3)])
 def test_all_ranks_draft_the_same(
-    model: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    model: Path, kind: str, branches: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = execute_on(make_engine(model, max_sequence_len=MAX_LEN))
     blocks = list(range(NUM_BLOCKS))
@@ -235,6 +271,7 @@ def test_all_ranks_draft_the_same(
     options = {
         "max_sequence_len": MAX_LEN,
         "draft_model_path": request.getfixturevalue(kind),
+        "draft_branches": branches,
         "is_poisoned": True,
     }
     with engines(model, 2, monkeypatch, **options) as ranks:

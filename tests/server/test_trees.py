@@ -187,15 +187,15 @@ def test_a_tree_of_levels_has_the_likeliest_ways() -> None:
     del ways[()]
     ranked = sorted(ways, key=lambda way: -ways[way])
     for size in range(1, len(ranked) + 3):
-        assert sorted(_ways(product_tree(levels, size))) == sorted(ranked[:size])
+        assert sorted(ways_of(product_tree(levels, size))) == sorted(ranked[:size])
     assert not isinstance(product_tree([levels[0][:1], levels[1][:1]], 2), TokenTree)
 
 
 def test_a_tree_of_a_given_form_has_its_first_ways() -> None:
     levels = [[Guess(1, 0.1), Guess(2, 0.9)], [Guess(3, 0.5)]]
     choices = [(0,), (0, 0), (1,), (0, 1), (1, 0), (1, 0, 0)]
-    assert _ways(static_tree(levels, choices, 16)) == [(1,), (1, 3), (2,), (2, 3)]
-    assert _ways(static_tree(levels, choices, 3)) == [(1,), (1, 3), (2,)]
+    assert ways_of(static_tree(levels, choices, 16)) == [(1,), (1, 3), (2,), (2, 3)]
+    assert ways_of(static_tree(levels, choices, 3)) == [(1,), (1, 3), (2,)]
 
 
 def test_a_growth_goes_on_where_more_may_follow() -> None:
@@ -214,7 +214,7 @@ def test_a_growth_goes_on_where_more_may_follow() -> None:
     assert isinstance(growth.likeliest(2), TokenTree)
 
 
-def _ways(drafted: tuple[int, ...]) -> list[tuple[int, ...]]:
+def ways_of(drafted: tuple[int, ...]) -> list[tuple[int, ...]]:
     parents = drafted.parents if isinstance(drafted, TokenTree) else range(-1, len(drafted) - 1)
     ways: list[tuple[int, ...]] = []
     for token, parent in zip(drafted, parents, strict=True):
@@ -241,7 +241,7 @@ def test_each_guess_of_a_head_follows_from_the_way_to_it(
             drafted = engine.drafter.draft_trees([], {0: SIZE})[0]
         engine.drafter._kept._runs = before
         assert len(drafted) == SIZE
-        for way in _ways(drafted):
+        for way in ways_of(drafted):
             likeliest = likeliest_of(saved.oracle, head, known, len(way), way, branches)
             assert way[-1] in likeliest[-1], way
             count += len(way) > 1

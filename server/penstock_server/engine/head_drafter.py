@@ -23,6 +23,7 @@ from penstock_server.engine.guessed import agreed, fitted, handed_out
 from penstock_server.engine.guided import Guided
 from penstock_server.engine.kept_states import KeptStates, Run
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
+from penstock_server.engine.recorded_at_once import RecordedTreesAtOnce
 from penstock_server.engine.recorded_passes import RecordedPasses
 from penstock_server.engine.recorded_trees import RecordedTrees
 from penstock_server.engine.recordings import can_record
@@ -82,11 +83,8 @@ class HeadDrafter(GraphedDrafter):
         records = can_record(slots.device) and head.capturable
         self._recorded = self._recording(slots) if records else None
         sees_trees = isinstance(head.facts, ModelSpec) and head.facts.sees_trees
-        self._trees = (
-            RecordedTrees(head, cache, slots, group, branches)
-            if records and branches > 1 and sees_trees
-            else None
-        )
+        branching = records and branches > 1 and sees_trees
+        self._trees = self._tree_recording(slots, group, branches) if branching else None
         self._kept = KeptStates()
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
         self._is_needed = False
@@ -187,6 +185,16 @@ class HeadDrafter(GraphedDrafter):
         """What recorded calls of the head are made of."""
         return RecordedPasses(self.head, self.cache, slots)
 
+    def _tree_recording(
+        self, slots: Slots, group: Group, branches: int
+    ) -> RecordedTrees | RecordedTreesAtOnce:
+        """The same where drafts are trees."""
+        return RecordedTrees(self.head, self.cache, slots, group, branches)
+
+    def _depth(self, number: int) -> int:
+        """How deep a tree of so many tokens may be."""
+        return number
+
     def _wanted(self, slot: int, run: Run, number: int) -> Wanted:
         """What the head is to make of a slot."""
         return Wanted(slot, self._slots.states[slot].length, run, number)
@@ -212,14 +220,15 @@ class HeadDrafter(GraphedDrafter):
         """As `_guess`, where no slot asks for more than a draw."""
         if not runs:
             return {}
-        wanted = [self._wanted(slot, run, numbers[slot]) for slot, run in runs.items()]
+        depths = {slot: self._depth(number) for slot, number in numbers.items()}
+        wanted = [self._wanted(slot, run, depths[slot]) for slot, run in runs.items()]
         if self._trees is None or not self._trees.takes(wanted):
-            return self._guess(runs, numbers)
+            return self._guess(runs, depths)
         for slot, run in runs.items():
             self._begin(slot, run)
         self._poison(wanted)
         features = reduce(or_, (self._slots.states[slot].features for slot in runs))
-        trees = self._trees.guess_trees(wanted, bool(features))
+        trees = self._trees.guess_trees(wanted, [numbers[slot] for slot in runs], bool(features))
         self._done(runs)
         return dict(zip(runs, trees, strict=True))
 

@@ -3,6 +3,7 @@
 The pass goes over what the head was told and, behind that, over a stand-in for each further token. What it writes for
 these lies behind what is filled of its plane, so that the next pass takes their places. A guess does not know the
 guesses before it, but for what a request allows or asks for: where that depends on them, tokens are chosen one by one.
+Where drafts may be trees, each token has several guesses, and the tree is the likeliest of their combinations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from penstock_server.engine.guessed import agreed
 from penstock_server.engine.head_drafter import LONGEST_FIRST, HeadDrafter
 from penstock_server.engine.kept_states import Run
 from penstock_server.engine.plan import Drafts, Span
-from penstock_server.engine.recorded_at_once import RecordedAtOnce
+from penstock_server.engine.recorded_at_once import RecordedAtOnce, RecordedTreesAtOnce
 from penstock_server.engine.sampling import choose
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.step import SamplingInput
@@ -30,19 +31,23 @@ class ParallelDrafter(HeadDrafter):
     """The head over its plane of the cache."""
 
     def __init__(
-        self, head: EagleHead, cache: KVCache, slots: Slots, group: Group, graphs: DecodeGraphs | None
+        self,
+        head: EagleHead,
+        cache: KVCache,
+        slots: Slots,
+        group: Group,
+        graphs: DecodeGraphs | None,
+        branches: int = 1,
     ) -> None:
+        """`branches`: as for `HeadDrafter`."""
         assert head.parallel is not None, "it was trained for this"
         self._parallel_head, self._facts = head, head.parallel
-        super().__init__(head, cache, slots, group, graphs)
+        super().__init__(head, cache, slots, group, graphs, branches)
         # The pass has several positions of a slot in any case.
         self._longest = LONGEST_FIRST
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        most = self._facts.max_drafts
-        if most is not None:
-            wanted = {slot: min(number, most) for slot, number in wanted.items()}
-        return super().draft(spans, wanted)
+        return super().draft(spans, {slot: self._depth(number) for slot, number in wanted.items()})
 
     @cached_property
     def _mask(self) -> torch.Tensor:
@@ -51,6 +56,14 @@ class ParallelDrafter(HeadDrafter):
 
     def _recording(self, slots: Slots) -> ToldPass:
         return RecordedAtOnce(self._parallel_head, self.cache, slots)
+
+    def _tree_recording(self, slots: Slots, group: Group, branches: int) -> RecordedTreesAtOnce:
+        return RecordedTreesAtOnce(self._parallel_head, self.cache, slots, group, branches)
+
+    def _depth(self, number: int) -> int:
+        """No deeper than what it was trained for."""
+        most = self._facts.max_drafts
+        return number if most is None else min(number, most)
 
     def _wanted(self, slot: int, run: Run, number: int) -> Wanted:
         """With a stand-in for each token but the first, in its row, too."""

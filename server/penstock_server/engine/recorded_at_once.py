@@ -1,12 +1,20 @@
-"""The pass of a head that guesses several tokens at once, on a CPU: one recorded call, with all choices."""
+"""The pass of a head that guesses several tokens at once, on a CPU: one recorded call, with all choices.
+
+Drafts are a chain, or a tree.
+"""
 
 from collections.abc import Sequence
+from itertools import islice
 
+import torch
 from penstock_kernels.native.choose import choose
 
 from penstock_server.engine.guessed import fitted
+from penstock_server.engine.likeliest import Likeliest
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.told_pass import Shared, ToldPass, Wanted
+from penstock_server.engine.tree_growth import product_tree
+from penstock_server.network.distributed import Group
 from penstock_server.network.eagle import EagleHead
 from penstock_server.network.kv_cache import KVCache
 
@@ -19,20 +27,53 @@ class RecordedAtOnce(ToldPass):
     def __init__(self, head: EagleHead, cache: KVCache, slots: Slots) -> None:
         super().__init__("passes of a head that guesses at once", head, cache, slots)
         # Of each draft its row, slot and position.
-        self._places = Shared(3, self.most_rows)
+        self.places = Shared(3, self.most_rows)
 
     def guess(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
-        ends, places = self.begin(wanted), []
-        for (slot, length, _run, number), end in zip(wanted, ends, strict=True):
-            places += [(end - number + draft, slot, length + draft) for draft in range(number)]
-        num_rows, num_drafts = ends[-1], len(places)
-        self._places.here[:, :num_drafts] = list(zip(*places, strict=True))
+        num_rows, num_drafts = self.place(wanted)
         key = (num_rows, num_drafts, draws)
         self.recordings.run(key, lambda: self._compute(num_rows, num_drafts, draws))
         return self.drafts(wanted)
 
+    def place(self, wanted: Sequence[Wanted]) -> tuple[int, int]:
+        """Write what the pass takes; how many positions and how many drafts it has."""
+        ends, places = self.begin(wanted), []
+        for (slot, length, _run, number), end in zip(wanted, ends, strict=True):
+            places += [(end - number + draft, slot, length + draft) for draft in range(number)]
+        self.places.here[:, : len(places)] = list(zip(*places, strict=True))
+        return ends[-1], len(places)
+
+    def logits(self, num_rows: int, num_drafts: int) -> torch.Tensor:
+        """Of each draft; computed in a recording."""
+        hidden = self.compute_told(num_rows).index_select(0, self.places.numbers[0, :num_drafts])
+        return fitted(self.head.logits(hidden), self.slots.limits.vocab_size)
+
     def _compute(self, num_rows: int, num_drafts: int, draws: bool) -> None:
-        rows, slots, lengths = self._places.numbers[:, :num_drafts]
-        hidden = self.compute_told(num_rows).index_select(0, rows)
-        logits = fitted(self.head.logits(hidden), self.slots.limits.vocab_size)
-        choose(logits, slots, lengths, self.slots.rows.kept, draws)
+        slots, lengths = self.places.numbers[1:, :num_drafts]
+        choose(self.logits(num_rows, num_drafts), slots, lengths, self.slots.rows.kept, draws)
+
+
+class RecordedTreesAtOnce(RecordedAtOnce):
+    """The same pass, with several guesses for each token, which do not know each other: the likeliest trees of them."""
+
+    def __init__(self, head: EagleHead, cache: KVCache, slots: Slots, group: Group, branches: int) -> None:
+        """`branches`: guesses for a token."""
+        super().__init__(head, cache, slots)
+        self._likeliest = Likeliest(slots, group, branches, self.most_rows)
+
+    def guess_trees(
+        self, wanted: Sequence[Wanted], sizes: Sequence[int], draws: bool
+    ) -> list[tuple[int, ...]]:
+        """The tokens of each slot, so many of each. A tree is as deep as its slot has drafts in the pass, or less."""
+        num_rows, num_drafts = self.place(wanted)
+        key = ("levels", num_rows, num_drafts, draws)
+        self.recordings.run(key, lambda: self._compute_levels(num_rows, num_drafts, draws))
+        levels = iter(self._likeliest.read(*self.places.here[1:, :num_drafts].tolist()))
+        return [
+            product_tree(list(islice(levels, each.number)), size)
+            for each, size in zip(wanted, sizes, strict=True)
+        ]
+
+    def _compute_levels(self, num_rows: int, num_drafts: int, draws: bool) -> None:
+        slots, lengths = self.places.numbers[1:, :num_drafts]
+        self._likeliest.compute(self.logits(num_rows, num_drafts), slots, lengths, draws)

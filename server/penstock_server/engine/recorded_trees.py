@@ -39,9 +39,10 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot, and how far its tree is."""
+    """A slot, and how far its tree of so many tokens is."""
 
     wanted: Wanted
+    size: int
     growth: TreeGrowth
     # Of the guesses that were gone on from, each by its place: the place of the one before it on its way.
     parents: list[int] = field(default_factory=list)
@@ -66,19 +67,24 @@ class RecordedTrees(KeptPass):
         self._pass = Shared(len(_Row._fields), most)
         self._likeliest = Likeliest(slots, group, branches, most)
 
-    def guess_trees(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
-        """The tokens of each slot."""
+    def guess_trees(
+        self, wanted: Sequence[Wanted], sizes: Sequence[int], draws: bool
+    ) -> list[tuple[int, ...]]:
+        """The tokens of each slot, so many of each."""
         count = len(wanted)
         self.run_told(wanted)
         firsts = [_Row(it.slot, 0, 0, ROOT, it.length, row) for row, it in enumerate(wanted)]
         self._write(firsts)
         self.recordings.run(("first", count, draws), lambda: self._choose_first(count, draws))
-        slots = [_Slot(it, TreeGrowth(), rows={ROOT: row}) for row, it in enumerate(wanted)]
+        slots = [
+            _Slot(it, size, TreeGrowth(), rows={ROOT: row})
+            for row, (it, size) in enumerate(zip(wanted, sizes, strict=True))
+        ]
         self._grow(slots, [(slot, ROOT) for slot in slots], firsts)
         while going := self._going_on(slots):
             self._pass_over([row for _slot, _number, row in going], draws)
             self._grow(slots, [(slot, number) for slot, number, _row in going], [row for *_, row in going])
-        return [slot.growth.likeliest(slot.wanted.number) for slot in slots]
+        return [slot.growth.likeliest(slot.size) for slot in slots]
 
     def _pass_over(self, rows: Sequence[_Row], draws: bool) -> None:
         self._write(rows)
@@ -88,10 +94,9 @@ class RecordedTrees(KeptPass):
         """The guesses that the next pass goes on from."""
         found: list[tuple[_Slot, int, _Row]] = []
         for slot in slots:
-            number = slot.wanted.number
             # There are blocks for as many places as tokens are drafted.
-            most = min(self._branches, number - len(slot.parents))
-            numbers = slot.growth.worth_going_on(slot.newest, number, most) if most > 0 else []
+            most = min(self._branches, slot.size - len(slot.parents))
+            numbers = slot.growth.worth_going_on(slot.newest, slot.size, most) if most > 0 else []
             found += [(slot, number, self._placed(slot, number)) for number in numbers]
             slot.rows = {}
             slot.newest = []

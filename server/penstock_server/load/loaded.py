@@ -131,9 +131,10 @@ class Loaded(NamedTuple):
         if isinstance(model, EagleHead | MtpHead):
             states = (model.returns, model.returns.size)
             graphs = DecodeGraphs(model, cache, slots, sizes, pool, *states) if sizes else None
+            branches = self.config.draft_branches or 1
             if isinstance(model, EagleHead) and model.parallel is not None:
-                return ParallelDrafter(model, cache, slots, self.group, graphs)
-            return HeadDrafter(model, cache, slots, self.group, graphs, self.config.draft_branches or 1)
+                return ParallelDrafter(model, cache, slots, self.group, graphs, branches)
+            return HeadDrafter(model, cache, slots, self.group, graphs, branches)
         graphs = DecodeGraphs(model, cache, slots, sizes, pool) if sizes else None
         return ModelDrafter(model, cache, slots, self.group, graphs)
 
