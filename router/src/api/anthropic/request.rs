@@ -105,6 +105,9 @@ impl MessagesRequest {
             ("output_format", is_given(&self.output_format)),
         ];
         match refused.into_iter().find(|(_, is_given)| *is_given) {
+            Some((param @ "output_format", _)) => {
+                Err(Error::SendInstead { param, instead: "send `output_config.format`" })
+            }
             Some((name, _)) => Err(Error::NotSupported(name)),
             None => Ok(()),
         }

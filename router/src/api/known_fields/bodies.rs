@@ -16,6 +16,8 @@ pub(super) struct BodyFields {
     pub(super) accepted: &'static [&'static str],
     /// Fields that are refused, each with the values that ask for nothing.
     pub(super) refused: &'static [(&'static str, &'static [&'static str])],
+    /// Fields of other routes and servers which are refused, each with what to send here in its place.
+    pub(super) instead: &'static [(&'static str, &'static str)],
     /// Fields that hold such objects, or lists of them.
     pub(super) nested: &'static [(&'static str, On)],
 }
@@ -34,6 +36,11 @@ impl BodyFields {
     /// The field of this name, if it is refused, and the values that ask for nothing.
     pub(super) fn refused(&self, name: &str) -> Option<(&'static str, &'static [&'static str])> {
         self.refused.iter().find(|(field, _)| *field == name).copied()
+    }
+
+    /// What to send in the place of the field of this name, if there is anything.
+    pub(super) fn instead(&self, name: &str) -> Option<&'static str> {
+        self.instead.iter().find(|(field, _)| *field == name).map(|(_, instead)| *instead)
     }
 
     /// What the field of this name holds, if that has known fields, too.
@@ -63,6 +70,9 @@ const SHARED: &[&str] = &[
     "queue_timeout_ms",
 ];
 
+const STRUCTURED: &str = "send `structured_outputs`";
+const FORMAT: &str = "send `output_config.format`";
+
 /// All bodies but those of the larger table.
 pub(super) const BODIES: &[BodyFields] = &[
     BodyFields {
@@ -71,6 +81,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["inputs", "parameters", "stream"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[("parameters", On::GenerateParameters)],
     },
     BodyFields {
@@ -84,6 +95,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         ],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -92,6 +104,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["instances"]],
         accepted: &["parameters"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -100,6 +113,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["add_special_tokens", "model", "prompt", "return_token_strs"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -108,6 +122,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["add_special_tokens", "return_token_strs"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -116,6 +131,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["model", "skip_special_tokens", "tokens"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -124,6 +140,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["load_inplace", "lora_name", "lora_path"]],
         accepted: &["base_model_name", "is_3d_lora_weight", "pinned"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -132,6 +149,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["lora_name"]],
         accepted: &["lora_int_id"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -140,6 +158,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["mode", "path", "version"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -148,6 +167,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["backend", "group_name", "master_address", "master_port", "rank_offset", "world_size"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -164,6 +184,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         ]],
         accepted: &["flush_cache", "torch_empty_cache"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -172,6 +193,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["group_name"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -192,6 +214,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         ],
         accepted: &["cache_prompt", "id_slot", "n_discard", "n_keep"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -223,6 +246,30 @@ pub(super) const BODIES: &[BodyFields] = &[
             ("previous_input_messages", &[]),
             ("previous_response", &[]),
         ],
+        instead: &[
+            ("max_tokens", "send `max_output_tokens`"),
+            ("max_completion_tokens", "send `max_output_tokens`"),
+            ("n_predict", "send `max_output_tokens`"),
+            ("messages", "send `input`"),
+            ("previous_input_messages", "send `input`"),
+            ("response_format", "send `text.format`"),
+            ("verbosity", "send `text.verbosity`"),
+            ("reasoning_effort", "send `reasoning.effort`"),
+            ("logprobs", "send `top_logprobs`"),
+            ("n_probs", "send `top_logprobs`"),
+            ("guided_json", STRUCTURED),
+            ("guided_regex", STRUCTURED),
+            ("guided_choice", STRUCTURED),
+            ("guided_grammar", STRUCTURED),
+            ("json_schema", STRUCTURED),
+            ("regex", STRUCTURED),
+            ("ebnf", STRUCTURED),
+            ("grammar", STRUCTURED),
+            ("repeat_penalty", "send `repetition_penalty`"),
+            ("extra_key", "send `cache_salt`"),
+            ("functions", "send `tools`"),
+            ("function_call", "send `tool_choice`"),
+        ],
         nested: &[],
     },
     BodyFields {
@@ -231,6 +278,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["input", "instructions", "model", "previous_response_id"]],
         accepted: &["prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "service_tier"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -255,6 +303,17 @@ pub(super) const BODIES: &[BodyFields] = &[
             "speed",
         ],
         refused: &[("compaction", &[]), ("thread", &[])],
+        instead: &[
+            ("max_completion_tokens", "send `max_tokens`"),
+            ("n_predict", "send `max_tokens`"),
+            ("stop", "send `stop_sequences`"),
+            ("response_format", FORMAT),
+            ("guided_json", FORMAT),
+            ("json_schema", FORMAT),
+            ("reasoning_effort", "send `output_config.effort`"),
+            ("functions", "send `tools`"),
+            ("function_call", "send `tool_choice`"),
+        ],
         nested: &[],
     },
     BodyFields {
@@ -266,6 +325,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         ],
         accepted: &["shift", "truncate"],
         refused: &[],
+        instead: &[],
         nested: &[("options", On::OllamaOptions)],
     },
     BodyFields {
@@ -277,6 +337,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         ],
         accepted: &["shift", "truncate"],
         refused: &[],
+        instead: &[],
         nested: &[("options", On::OllamaOptions)],
     },
     BodyFields {
@@ -310,6 +371,7 @@ pub(super) const BODIES: &[BodyFields] = &[
             "vocab_only",
         ],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -318,6 +380,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["model", "name"]],
         accepted: &["options", "system", "template", "verbose"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -326,6 +389,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["id", "parameters", "text_input"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[("parameters", On::KserveParameters)],
     },
     BodyFields {
@@ -334,6 +398,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["details", "max_tokens", "min_tokens", "seed", "stop"], SHARED],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -342,6 +407,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["id", "inputs", "outputs", "parameters"]],
         accepted: &[],
         refused: &[],
+        instead: &[],
         nested: &[
             ("parameters", On::GenerateParameters),
             ("inputs", On::InferInput),
@@ -354,6 +420,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["data", "datatype"]],
         accepted: &["name", "parameters", "shape"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
     BodyFields {
@@ -362,6 +429,7 @@ pub(super) const BODIES: &[BodyFields] = &[
         works: &[&["name"]],
         accepted: &["parameters"],
         refused: &[],
+        instead: &[],
         nested: &[],
     },
 ];

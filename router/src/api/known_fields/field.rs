@@ -10,9 +10,16 @@ pub(super) struct Field {
     #[cfg_attr(not(test), expect(dead_code, reason = "only the documentation shows it"))]
     pub(super) of: &'static str,
     pub(super) fate: Fate,
-    /// What it does here, or why it does nothing, for the documentation.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the documentation shows it"))]
+    /// What it does here, or why it does nothing, for the documentation. "send …", where another field does what one
+    /// that is refused does elsewhere: the error says that, too.
     pub(super) note: &'static str,
+}
+
+impl Field {
+    /// What to send in the place of a field that is refused, if there is anything: its note then says so.
+    pub(super) fn instead(&self) -> Option<&'static str> {
+        (matches!(self.fate, Fate::Refused(_)) && self.note.starts_with("send ")).then_some(self.note)
+    }
 }
 
 /// The bodies in which a field is known, or the objects inside them.

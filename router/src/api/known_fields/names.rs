@@ -25,22 +25,30 @@ pub(super) struct Names {
 
 /// A field that is refused, whatever `--strict-fields` says.
 #[derive(Debug, Clone, Copy)]
-enum Refused {
-    NotSupported(&'static str),
-    /// It is one of another route, which is named.
-    Elsewhere(&'static str, &'static str),
+struct Refused {
+    name: &'static str,
+    /// The routes that have it; `None` if it is not supported anywhere.
+    elsewhere: Option<&'static str>,
+    /// What to send in its place here.
+    instead: Option<&'static str>,
 }
 
 impl Refused {
     /// The error; `path` is that of the object that has the field.
     fn error(self, path: &str) -> Error {
-        let (name, reason) = match self {
-            Self::NotSupported(name) if path.is_empty() => return Error::NotSupported(name),
-            Self::NotSupported(name) => (name, "is not supported yet".to_owned()),
-            Self::Elsewhere(name, route) => (name, format!("is a field of {route} only")),
+        let param = self.name;
+        match (self.elsewhere, self.instead) {
+            (None, None) if path.is_empty() => return Error::NotSupported(param),
+            (None, Some(instead)) if path.is_empty() => return Error::SendInstead { param, instead },
+            _ => {}
+        }
+        let reason = match self.elsewhere {
+            Some(routes) => format!("is a field of {routes} only"),
+            None => "is not supported yet".to_owned(),
         };
-        let name = format!("{path}.{name}").trim_start_matches('.').to_owned();
-        let message = format!("`{name}` {reason}");
+        let instead = self.instead.map(|instead| format!(": {instead}")).unwrap_or_default();
+        let name = format!("{path}.{param}").trim_start_matches('.').to_owned();
+        let message = format!("`{name}` {reason}{instead}");
         Error::invalid(name, message)
     }
 }
@@ -91,8 +99,8 @@ impl Found {
     fn of(name: &str, on: On) -> Self {
         let Some(body) = bodies::find(on) else {
             return match table::find(name, on) {
-                Some(Field { name, fate: Fate::Refused(neutral), .. }) => {
-                    Self::MayBeRefused(Refused::NotSupported(name), neutral)
+                Some(field @ Field { name, fate: Fate::Refused(neutral), .. }) => {
+                    Self::MayBeRefused(Refused { name, elsewhere: None, instead: field.instead() }, neutral)
                 }
                 Some(_) => Self::Known,
                 None => Self::elsewhere(name, on),
@@ -103,7 +111,10 @@ impl Found {
             Some(on) => Self::Nested(on),
             None if is_of_chat || body.has(name) => Self::Known,
             None => match body.refused(name) {
-                Some((name, neutral)) => Self::MayBeRefused(Refused::NotSupported(name), neutral),
+                Some((name, neutral)) => Self::MayBeRefused(
+                    Refused { name, elsewhere: None, instead: body.instead(name) },
+                    neutral,
+                ),
                 None => Self::elsewhere(name, on),
             },
         }
@@ -115,18 +126,19 @@ impl Found {
         let is_of_either = matches!(on, On::Chat | On::Completions);
         let found = table::find_elsewhere(name, on)
             .filter(|field| !is_of_either || !["messages", "prompt"].contains(&field.name));
-        match found.map(|field| (field.name, field.on.title(), &field.fate)) {
-            Some((name, route, Fate::Works)) => {
-                Self::MayBeRefused(Refused::Elsewhere(name, route), NEUTRAL_ELSEWHERE)
-            }
-            Some((name, _, Fate::Refused(neutral))) if !is_of_either => {
-                Self::MayBeRefused(Refused::NotSupported(name), neutral)
-            }
-            Some((name, route, Fate::Refused(neutral))) => {
-                Self::MayBeRefused(Refused::Elsewhere(name, route), neutral)
-            }
-            Some((_, _, Fate::Accepted)) | None => Self::Nothing,
-        }
+        let Some(field) = found else { return Self::Nothing };
+        let neutral = match field.fate {
+            Fate::Works => NEUTRAL_ELSEWHERE,
+            Fate::Refused(neutral) => neutral,
+            Fate::Accepted => return Self::Nothing,
+        };
+        let is_elsewhere = is_of_either || matches!(field.fate, Fate::Works);
+        let refused = Refused {
+            name: field.name,
+            elsewhere: is_elsewhere.then(|| field.on.title()),
+            instead: bodies::find(on).and_then(|body| body.instead(name)),
+        };
+        Self::MayBeRefused(refused, neutral)
     }
 }
 
@@ -170,7 +182,7 @@ impl<'de> Visitor<'de> for NamesOf {
                 Found::MayBeRefused(refused, neutral) if names.refused.is_none() => {
                     let value = fields.next_value()?;
                     names.refused = (!is_neutral(&value, neutral)).then_some(refused);
-                    if matches!(refused, Refused::Elsewhere(..)) {
+                    if refused.elsewhere.is_some() {
                         names.add_unknown(&name);
                     }
                 }

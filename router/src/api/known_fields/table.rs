@@ -2,7 +2,7 @@
 //! which a test compares.
 //!
 //! A row has the name, the routes, who documents the field, what becomes of it, and a note. To build a field, put it
-//! into the type of the request and write `works` here.
+//! into the type of the request and write `works` here. A note that begins with "send" is part of the error, too.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -93,7 +93,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "stop_token_ids" Both "vLLM, SGLang" works "";
     "stop_regex" Both "SGLang" works "a regular expression or a list";
     "include_stop_str_in_output" Both "vLLM" works "";
-    "no_stop_trim" Both "SGLang" refused ["false"] "";
+    "no_stop_trim" Both "SGLang" refused ["false"] "send `include_stop_str_in_output`";
     "t_max_predict_ms" Both "llama.cpp" refused ["0", "-1"] "";
     "n_indent" Both "llama.cpp" refused ["0"] "";
     "thinking_token_budget" Chat "vLLM" works "-1: no limit";
@@ -119,7 +119,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "use_beam_search" Both "vLLM" refused ["false"] "";
     "length_penalty" Both "vLLM" refused ["1.0"] "of beam search";
     "early_stopping" Both "vLLM" refused ["false"] "of beam search";
-    "watermarking" Both "vLLM" refused ["false"] "";
+    "watermarking" Both "vLLM" refused ["false"] "send `watermark` to `/generate`";
     "logits_processors" Both "vLLM" refused [] "";
     "custom_logit_processor" Both "SGLang" refused [] "";
     "custom_params" Both "SGLang" refused [] "of `custom_logit_processor`";
@@ -194,7 +194,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "return_prompt_token_ids" Chat "SGLang" refused ["false"] "send `return_token_ids`";
     "return_tokens_as_token_ids" Both "vLLM" works "";
     "return_prompt_text" Chat "vLLM" refused ["false"] "";
-    "return_tokens" Both "llama.cpp" refused ["false"] "";
+    "return_tokens" Both "llama.cpp" refused ["false"] "send `return_token_ids`";
     "return_token_offsets" Both "vLLM" accepted "of vLLM's route that renders";
     "return_mm_kwargs" Both "vLLM" accepted "of vLLM's route that renders";
     "return_hidden_states" Both "SGLang" refused ["false"] "";
@@ -241,8 +241,8 @@ pub(super) const FIELDS: &[Field] = fields! {
     "session_id" Both "vLLM" accepted "equal prompts share the cache without it";
 
     // Adapters and extensions.
-    "lora_path" Both "SGLang" refused [] "";
-    "lora" Both "llama.cpp" refused [] "";
+    "lora_path" Both "SGLang" refused [] "send the name of the adapter as `model`";
+    "lora" Both "llama.cpp" refused [] "send the name of the adapter as `model`";
     "vllm_xargs" Both "vLLM" refused [] "";
 
     // What says who asks, or why.

@@ -143,16 +143,63 @@ fn a_field_that_is_not_supported_is_refused_by_its_name() {
         ("length_penalty", json!(0.5)),
         ("modalities", json!(["text", "audio"])),
         ("audio", json!({"voice": "alloy"})),
-        ("functions", json!([{"name": "f"}])),
-        ("function_call", json!("auto")),
         ("web_search_options", json!({"search_context_size": "low"})),
         ("mirostat", json!(2)),
-        ("lora_path", json!("x")),
     ] {
         assert_eq!(check::<ChatRequest>(json!({name: value}), false), Err(Error::NotSupported(name)));
     }
     let embeds = json!({"prompt_embeds": "x"});
     assert_eq!(check::<CompletionRequest>(embeds, false), Err(Error::NotSupported("prompt_embeds")));
+}
+
+#[test]
+fn a_field_that_another_does_the_work_of_is_refused_with_that_one() {
+    for (name, value, message) in [
+        ("n_predict", json!(5), "`n_predict` is not supported yet: send `max_tokens`"),
+        ("functions", json!([{"name": "f"}]), "`functions` is not supported yet: send `tools`"),
+        (
+            "lora_path",
+            json!("x"),
+            "`lora_path` is not supported yet: send the name of the adapter as `model`",
+        ),
+    ] {
+        let error = check::<ChatRequest>(json!({name: value}), false).unwrap_err();
+        assert_eq!(error.param(), Some(name));
+        assert_eq!(error.to_string(), format!("Input validation error: {message}"));
+    }
+    let inside = Names::of(On::Chat).deserialize(json!({"n_predict": 5})).unwrap();
+    let error = inside.check("instances[0]", false).unwrap_err();
+    assert_eq!(error.param(), Some("instances[0].n_predict"));
+    assert!(error.to_string().ends_with("`instances[0].n_predict` is not supported yet: send `max_tokens`"));
+}
+
+/// What an error says of the field to send: the names between the quotes.
+fn fields_in(instead: &str) -> Vec<&str> {
+    instead.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn what_is_to_be_sent_instead_is_a_field_that_works() {
+    // These are named with the route that has them.
+    let outside = ["watermark", "/generate", "prompt"];
+    for field in FIELDS {
+        for name in field.instead().map(fields_in).unwrap_or_default() {
+            let routes = [On::Chat, On::Completions].into_iter().filter(|on| field.on.includes(*on));
+            let works = |on| names_that_work(on).contains(&name.to_owned());
+            assert!(routes.into_iter().all(works) || outside.contains(&name), "{}: {name}", field.name);
+        }
+    }
+    for body in BODIES {
+        for (field, instead) in body.instead {
+            for name in fields_in(instead) {
+                let first = name.split('.').next().unwrap().to_owned();
+                assert!(works(body).contains(&first), "{field}: {name}");
+            }
+            let is_looked_up =
+                FIELDS.iter().any(|row| row.name == *field && !matches!(row.fate, Fate::Accepted));
+            assert!(is_looked_up || body.refused(field).is_some(), "{field} is not refused");
+        }
+    }
 }
 
 #[test]
@@ -183,6 +230,10 @@ fn a_field_of_chat_completions_is_refused_where_a_route_that_becomes_one_has_it_
     for (on, name, value, words) in [
         (On::Responses, "guided_json", json!({"type": "object"}), BOTH),
         (On::Responses, "max_tokens", json!(3), BOTH),
+        (On::Responses, "max_tokens", json!(3), "only: send `max_output_tokens`"),
+        (On::Responses, "n_predict", json!(3), "is not supported yet: send `max_output_tokens`"),
+        (On::Responses, "guided_regex", json!("a"), "send `structured_outputs`"),
+        (On::Messages, "stop", json!("x"), "only: send `stop_sequences`"),
         (On::Responses, "messages", json!([{"role": "user"}]), CHAT),
         (On::Responses, "suffix", json!("x"), "is a field of completions only"),
         (On::Responses, "mirostat", json!(2), "is not supported"),

@@ -156,6 +156,9 @@ impl ResponsesRequest {
             ("include", self.include.iter().flatten().any(|name| !INCLUDABLE.contains(&name.as_str()))),
         ];
         match refused.into_iter().find(|(_, is_given)| *is_given) {
+            Some((param @ ("previous_response_id" | "conversation"), _)) => {
+                Err(Error::SendInstead { param, instead: "send the earlier items in `input`" })
+            }
             Some((name, _)) => Err(Error::NotSupported(name)),
             None => Ok(()),
         }

@@ -115,7 +115,7 @@ impl Error {
         match self {
             Self::Invalid { .. } | Self::WrongType { .. } => ErrorKind::Validation,
             Self::TooLong { .. } => ErrorKind::ContextLength,
-            Self::NotSupported(_) => ErrorKind::NotSupported,
+            Self::NotSupported(_) | Self::SendInstead { .. } => ErrorKind::NotSupported,
             Self::Grammar { .. } => ErrorKind::Grammar,
             Self::Template(_) => ErrorKind::Template,
             Self::UnknownModel { .. } | Self::UnknownAdapter(_) => ErrorKind::UnknownModel,

@@ -37,6 +37,14 @@ pub enum Error {
     /// A parameter that the API has, but this server does not implement.
     #[error("Input validation error: `{0}` is not supported yet")]
     NotSupported(&'static str),
+    /// The same, where another parameter does what it does elsewhere.
+    #[error("Input validation error: `{param}` is not supported yet: {instead}")]
+    SendInstead {
+        /// The name of the parameter.
+        param: &'static str,
+        /// What to send in its place, as in "send `max_tokens`".
+        instead: &'static str,
+    },
     /// A grammar that cannot be compiled, or costs too much.
     #[error("Input validation error: `{param}` cannot be used: {reason}")]
     Grammar {
@@ -289,7 +297,9 @@ impl Error {
     pub fn param(&self) -> Option<&str> {
         match self {
             Self::Invalid { param, .. } | Self::Grammar { param, .. } => Some(param),
-            Self::NotSupported(param) | Self::TooLong { param, .. } => Some(param),
+            Self::NotSupported(param) | Self::SendInstead { param, .. } | Self::TooLong { param, .. } => {
+                Some(param)
+            }
             Self::WrongType { param, .. } => param.as_deref(),
             Self::UnknownModel { .. } => Some("model"),
             Self::UnknownAdapter(_) => Some("lora_name"),
