@@ -111,6 +111,20 @@ async fn features_that_need_stored_responses_or_are_not_built_are_refused_by_nam
     assert_eq!(server.post("/v1/responses", harmless).await.status, StatusCode::OK);
 }
 
+#[tokio::test]
+async fn a_value_of_metadata_that_is_no_text_is_refused_by_its_key() {
+    let server = Server::start();
+    for (value, shown) in [(json!(7), "7"), (json!({"b": 1}), r#"{"b":1}"#), (json!(null), "null")] {
+        let body = json!({"input": "hi", "metadata": {"ok": "", "key": value}});
+        let answer = server.post("/v1/responses", body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        let error = answer.json()["error"].clone();
+        assert_eq!(error["param"], "metadata.key");
+        let message = format!("Input validation error: `metadata.key` must be a string. Given: {shown}");
+        assert_eq!(error["message"], message);
+    }
+}
+
 /// The concatenated texts of tokens, and how many alternatives each has.
 fn tokens_of(logprobs: &Value) -> (String, Vec<usize>) {
     let list = logprobs.as_array().expect("a list");

@@ -15,6 +15,9 @@ const LOGPROBS: &str = "message.output_text.logprobs";
 /// The values that `include` may hold. Reasoning is never encrypted: it is in the answer as text.
 const INCLUDABLE: [&str; 2] = [LOGPROBS, "reasoning.encrypted_content"];
 
+/// Most characters of a key or a value of `metadata` that a message repeats.
+const MAX_SHOWN_CHARS: usize = 60;
+
 /// The body of `/v1/responses`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct ResponsesRequest {
@@ -26,6 +29,7 @@ pub struct ResponsesRequest {
     pub top_p: Option<f64>,
     pub stream: Option<bool>,
     pub text: Option<TextOptions>,
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     pub metadata: Option<Map<String, Value>>,
     pub truncation: Option<Truncation>,
     pub frequency_penalty: Option<f64>,
@@ -112,6 +116,7 @@ impl ResponsesRequest {
     /// The same request as a chat completion.
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
         self.refuse_unsupported()?;
+        self.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         let logprobs = Some(self.wants_logprobs());
         let messages = messages_of(self.instructions, self.before, self.input)?;
         let (response_format, verbosity) = self.text.map(|text| (text.format, text.verbosity)).unzip();
@@ -163,6 +168,19 @@ impl ResponsesRequest {
             None => Ok(()),
         }
     }
+}
+
+/// Refuses values that are not texts, as OpenAI does: the response repeats them, and its type has texts only.
+fn check_metadata(metadata: &Map<String, Value>) -> Result<(), Error> {
+    let Some((key, value)) = metadata.iter().find(|(_, value)| !value.is_string()) else { return Ok(()) };
+    let param = format!("metadata.{}", shortened(key));
+    let message = format!("`{param}` must be a string. Given: {}", shortened(&value.to_string()));
+    Err(Error::invalid(param, message))
+}
+
+/// The begin of what a client wrote, for a message.
+fn shortened(text: &str) -> String {
+    text.chars().take(MAX_SHOWN_CHARS).collect()
 }
 
 /// Nests a tool one level deeper, as chat completions have it. One that OpenAI's servers run is left as it is: it is

@@ -27,6 +27,7 @@ pub struct Settings {
     pub top_logprobs: u64,
     pub text: TextSettings,
     pub reasoning: ReasoningSettings,
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
     pub metadata: Map<String, Value>,
     #[schema(value_type = Vec<ToolSchema>)]
     pub tools: Vec<Value>,
