@@ -70,6 +70,10 @@ impl Reader {
         let Some(texts) = texts.filter(|texts| !texts.is_empty()) else {
             return self.refuse(format!("{} must be a list of strings", self.path(path)));
         };
+        if texts.iter().all(|text| text.is_empty()) {
+            let path = self.path(path);
+            return self.refuse(format!("{path} must have a string that is not empty. Given: {value}"));
+        }
         let regex: Vec<String> = texts.into_iter().map(escaped).collect();
         self.text(path, GrammarKind::Regex, &regex.join("|").into())
     }
@@ -96,4 +100,33 @@ fn escaped(text: &str) -> String {
         regex.push(character);
     }
     regex
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn choices_that_are_all_empty_are_refused_with_field_value_and_reason() {
+        for (name, value, message) in [
+            (
+                "guided_choice",
+                json!([""]),
+                "`guided_choice` must have a string that is not empty. Given: [\"\"]",
+            ),
+            (
+                "structured_outputs",
+                json!({"choice": ["", ""]}),
+                "`structured_outputs.choice` must have a string that is not empty. Given: [\"\",\"\"]",
+            ),
+        ] {
+            let error = from_field(name, &value).unwrap_err();
+            assert_eq!(error.param(), Some(name));
+            assert_eq!(error.to_string(), format!("Input validation error: {message}"));
+        }
+        let either = from_field("guided_choice", &json!(["", "a|b"])).unwrap().unwrap();
+        assert_eq!(either.text, r"|a\|b");
+    }
 }
