@@ -1,7 +1,9 @@
-//! Counts the texts that `&` and `~` join in a Lark grammar, before it is compiled. As with the patterns of a schema,
-//! to find out whether any text matches all of them costs several times as much for each further one.
+//! Looks at the tokens of a Lark grammar before it is compiled: whether it has directives, and how many texts `&` and
+//! `~` join. As with the patterns of a schema, to find out whether any text matches all of them costs several times as
+//! much for each further one.
 
 use std::collections::HashMap;
+use std::iter;
 
 use super::limits::MAX_JOINED;
 
@@ -32,6 +34,11 @@ pub(super) fn check_operators(text: &str) -> Result<(), String> {
     let mut names: Vec<&str> = measure.definitions.keys().copied().collect();
     names.sort_unstable();
     names.into_iter().try_for_each(|name| measure.visit(name, 0).map(drop))
+}
+
+/// Whether a `%` stands where a directive may: outside of texts, regular expressions, special tokens and comments.
+pub(super) fn has_directive(text: &str) -> bool {
+    tokens(text).any(|(token, _)| token == "%")
 }
 
 struct Measure<'a> {
@@ -85,11 +92,9 @@ fn is_terminal(name: &str) -> bool {
 /// Definitions by name: all that follows a name at the start of a line, up to the next such name.
 fn definitions(text: &str) -> HashMap<&str, Definition<'_>> {
     let mut definitions: HashMap<&str, Definition<'_>> = HashMap::new();
-    let (mut current, mut at_line_start, mut rest) = ("", true, text);
-    while let Some(first) = rest.chars().next() {
-        let len = token_len(rest, first);
-        let (token, after) = rest.split_at(len);
-        match first {
+    let (mut current, mut at_line_start) = ("", true);
+    for (token, after) in tokens(text) {
+        match token.chars().next().unwrap_or_default() {
             '\n' => at_line_start = true,
             c if c.is_whitespace() || "!?".contains(c) => {}
             c if is_in_name(c) && at_line_start => (current, at_line_start) = (token, false),
@@ -98,9 +103,18 @@ fn definitions(text: &str) -> HashMap<&str, Definition<'_>> {
             '~' if !is_repetition(after) => definitions.entry(current).or_default().operators += 1,
             _ => at_line_start = false,
         }
-        rest = after;
     }
     definitions
+}
+
+/// The tokens, each with what is behind it.
+fn tokens(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = text;
+    iter::from_fn(move || {
+        let (token, after) = rest.split_at(token_len(rest, rest.chars().next()?));
+        rest = after;
+        Some((token, after))
+    })
 }
 
 /// Length of the first token. Strings, regular expressions, comments and special tokens are one token each, so that no
@@ -169,6 +183,30 @@ mod tests {
         );
         let chain: String = (0..200).map(|number| format!("A{number}: A{}\n", number + 1)).collect();
         assert!(refused(&format!("start: A0\n{chain}A200: \"x\"")).contains("nested more than 100 deep"));
+    }
+
+    #[test]
+    fn only_a_percent_sign_outside_of_texts_is_a_directive() {
+        for text in [
+            r#"start: "100%""#,
+            r#"start: "\"%json {}""#,
+            r"start: /%[0-9a-f]{2}|\/%/i",
+            "start: \"a\" // %ignore\n# %import x",
+            "start: <|%|>",
+        ] {
+            assert!(!has_directive(text), "{text}");
+        }
+        for text in [
+            "start: %json {}",
+            r#"start: "%" %json {}"#,
+            "start: /a/ %regex {}",
+            "start: A // %\n%ignore A",
+            r#"start: "\\" %json {}"#,
+            "start: <|a|> %lark { }",
+            "%llguidance {}\nstart: \"a\"",
+        ] {
+            assert!(has_directive(text), "{text}");
+        }
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl Reader {
                 self.refuse(format!("{path} may have at most {MAX_TEXT_BYTES} bytes. Given: {given}"))
             }
             // The cost of an embedded grammar would not be checked.
-            Some(text) if kind == GrammarKind::Lark && text.contains('%') => {
+            Some(text) if kind == GrammarKind::Lark && lark::has_directive(text) => {
                 self.refuse(format!("{path} may hold no directives (`%json`, `%ignore` ..)"))
             }
             Some(text) if kind == GrammarKind::Lark && !text.is_empty() => {
@@ -233,6 +233,8 @@ mod tests {
         assert_eq!(from_native(&json!({"type": "regex", "value": "a+"})), Ok(Some(regex)));
         let lark = from_native(&json!({"type": "grammar", "value": "start: \"a\""})).unwrap().unwrap();
         assert_eq!(lark.kind, GrammarKind::Lark);
+        let percent = from_native(&json!({"type": "grammar", "value": "start: /[0-9]+/ \"%\""}));
+        assert_eq!(percent.unwrap().unwrap().text, "start: /[0-9]+/ \"%\"");
     }
 
     #[test]
@@ -254,6 +256,7 @@ mod tests {
             (json!({"type": "regex", "value": ""}), "`grammar.value`"),
             (json!({"type": "grammar"}), "`grammar.value`"),
             (json!({"type": "grammar", "value": "start: %json {}"}), "`%json`"),
+            (json!({"type": "grammar", "value": "start: \"100%\" %json {}"}), "`%json`"),
             (json!({"type": "regex", "value": "a".repeat(40_000)}), "Given: 40000"),
         ] {
             let error = from_native(&format).unwrap_err();
