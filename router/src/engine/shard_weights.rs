@@ -29,7 +29,7 @@ impl WeightsChecker for ReplicaWeights {
 
 async fn check(socket: &ShardSocket, folder: &Path) -> Result<String, CheckFailure> {
     let connection = Connection::open(socket).await.map_err(CheckFailure::Unreachable)?;
-    let late = |_| CheckFailure::Unreachable("it does not compare the weights in time".to_owned());
+    let late = |_| CheckFailure::TooSlow(CHECK_DEADLINE);
     let checked =
         tokio::time::timeout(CHECK_DEADLINE, connection.check_weights(folder)).await.map_err(late)?;
     checked.map_err(|failure| match failure {
@@ -38,7 +38,7 @@ async fn check(socket: &ShardSocket, folder: &Path) -> Result<String, CheckFailu
     })
 }
 
-/// What all that answer say; a refusal counts first. Whoever cannot be reached gets the weights when it is back.
+/// What all that answer say; a refusal counts first. Whoever cannot be reached, or is slow, gets the weights later.
 fn agreed(answers: &[Result<String, CheckFailure>]) -> Result<String, CheckFailure> {
     let failures = || answers.iter().filter_map(|answer| answer.as_ref().err());
     if let Some(refused) = failures().find(|failure| matches!(failure, CheckFailure::Refused(_))) {
@@ -47,7 +47,8 @@ fn agreed(answers: &[Result<String, CheckFailure>]) -> Result<String, CheckFailu
     let mut found = answers.iter().flatten();
     let Some(first) = found.next() else {
         let none = || CheckFailure::Unreachable("there are no shards".to_owned());
-        return Err(failures().next().cloned().unwrap_or_else(none));
+        let slow = failures().find(|failure| matches!(failure, CheckFailure::TooSlow(_)));
+        return Err(slow.or_else(|| failures().next()).cloned().unwrap_or_else(none));
     };
     if found.all(|other| other == first) {
         Ok(first.clone())
@@ -68,6 +69,10 @@ mod tests {
         assert_eq!(agreed(&[lost.clone(), found.clone()]), found);
         assert_eq!(agreed(&[lost.clone(), refused.clone(), found.clone()]), refused);
         assert_eq!(agreed(std::slice::from_ref(&lost)), lost);
+        let slow = Err(CheckFailure::TooSlow(CHECK_DEADLINE));
+        assert_eq!(agreed(&[lost.clone(), slow.clone()]), slow);
+        assert_eq!(agreed(&[slow.clone(), found.clone()]), found);
+        assert_eq!(agreed(&[slow, refused.clone()]), refused);
         let differ = agreed(&[found, Ok("b".to_owned())]);
         assert!(matches!(differ, Err(CheckFailure::Refused(reason)) if reason.contains("same files")));
         assert!(matches!(agreed(&[]), Err(CheckFailure::Unreachable(_))));

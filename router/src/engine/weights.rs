@@ -21,6 +21,8 @@ pub enum CheckFailure {
     Refused(String),
     /// A shard cannot be asked; it may be back soon.
     Unreachable(String),
+    /// No shard has compared them in this time.
+    TooSlow(Duration),
 }
 
 /// The shards, as far as their weights go.

@@ -167,10 +167,10 @@ async fn a_model_that_sleeps_wakes_up_with_them_and_the_next_router_knows_them()
     assert_eq!(next.replace_weights(weights("b"), false).await.unwrap().weights_number(), 2);
 }
 
-/// With the folders "good", "bad" and "lost".
+/// With the folders "good", "bad", "lost" and "slow".
 fn server_with_root() -> (Server, TempDir) {
     let root = tempfile::tempdir().expect("a folder");
-    for name in ["good", "bad", "lost"] {
+    for name in ["good", "bad", "lost", "slow"] {
         std::fs::create_dir(root.path().join(name)).expect("a folder");
     }
     let mut server = Server::start();
@@ -213,6 +213,12 @@ async fn what_cannot_be_used_is_refused_and_changes_nothing() {
         ("/update_weights", json!({ "path": "none" }), 422, no_folder),
         ("/update_weights", json!({ "path": "bad" }), 422, "its folder/model.safetensors: no tensor a"),
         ("/update_weights", json!({ "path": "lost" }), 503, "restarting"),
+        (
+            "/update_weights",
+            json!({ "path": "slow" }),
+            503,
+            "did not compare the weights with those in use within 60 seconds; nothing has changed",
+        ),
         ("/update_weights", good(json!({ "mode": "keep" })), 422, "expected `recompute` or `abort`"),
         ("/update_weights", good(json!({ "version": " " })), 422, "`version` must have 1 to 128 bytes"),
         ("/update_weights", good(json!({ "version": "x".repeat(129) })), 422, "Given: 129 bytes"),

@@ -134,5 +134,6 @@ fn unfit(failure: CheckFailure, param: &'static str, folder: &str) -> Error {
             tracing::warn!(reason, "no shard says whether weights fit");
             Error::Restarting
         }
+        CheckFailure::TooSlow(limit) => Error::WeightsTooSlow { limit_s: limit.as_secs() },
     }
 }

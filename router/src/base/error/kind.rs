@@ -120,7 +120,7 @@ impl Error {
             Self::Template(_) => ErrorKind::Template,
             Self::UnknownModel { .. } | Self::UnknownAdapter(_) => ErrorKind::UnknownModel,
             Self::Adapter { .. } => ErrorKind::Adapter,
-            Self::AdapterTooSlow { .. } => ErrorKind::Unhealthy,
+            Self::AdapterTooSlow { .. } | Self::WeightsTooSlow { .. } => ErrorKind::Unhealthy,
             Self::Forbidden(_) => ErrorKind::Forbidden,
             Self::Refused(refused) => kind_of_refusal(refused),
             Self::Failed(failure) => kind_of_failure(failure),

@@ -89,6 +89,14 @@ pub enum Error {
         /// The limit, in seconds.
         limit_s: u64,
     },
+    /// No shard has compared a folder of weights with those in use in time; nothing was changed.
+    #[error(
+        "the shards did not compare the weights with those in use within {limit_s} seconds; nothing has changed"
+    )]
+    WeightsTooSlow {
+        /// The limit, in seconds.
+        limit_s: u64,
+    },
     /// As many adapters as may be loaded are in use.
     #[error("Model is overloaded: {limit} other adapters are in use (--max-cpu-loras)")]
     AdaptersBusy {
@@ -308,6 +316,7 @@ impl Error {
             Self::Template(_)
             | Self::Adapter { .. }
             | Self::AdapterTooSlow { .. }
+            | Self::WeightsTooSlow { .. }
             | Self::AdaptersBusy { .. }
             | Self::Forbidden(_)
             | Self::GrammarsBusy { .. }

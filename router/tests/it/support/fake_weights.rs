@@ -2,12 +2,13 @@
 //! tensors by the name of the last one.
 
 use std::path::Path;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use penstock_router::engine::trainer::{Announced, Meeting, Missing, ReceiveFailure, WeightsReceiver};
 use penstock_router::engine::weights::{CheckFailure, WeightsChecker};
 
-/// Refuses folders that are called "bad", and answers nothing of those that are called "lost".
+/// Refuses folders that are called "bad", answers nothing of those that are called "lost", and takes too long for "slow".
 pub struct FakeWeights;
 
 #[async_trait]
@@ -18,6 +19,7 @@ impl WeightsChecker for FakeWeights {
                 Err(CheckFailure::Refused(format!("{}/model.safetensors: no tensor a", folder.display())))
             }
             "lost" => Err(CheckFailure::Unreachable("gone".to_owned())),
+            "slow" => Err(CheckFailure::TooSlow(Duration::from_secs(60))),
             name => Ok(format!("files of {name}")),
         }
     }
