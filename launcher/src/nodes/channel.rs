@@ -32,6 +32,16 @@ pub enum Broken {
     /// The other side is silent.
     #[error("it said nothing for {} ms", .0.as_millis())]
     Silent(Duration),
+    /// The other side is silent, as one is that waits for TLS, which this side has not.
+    #[error(
+        "it said nothing for {} ms; it may ask for a certificate, and this launcher has none: give it --replica-tls-cert, \
+         --replica-tls-key and --replica-tls-ca",
+        .0.as_millis()
+    )]
+    AsksForTls(Duration),
+    /// The other side does not begin TLS.
+    #[error("it said nothing for {} ms; it may have no certificate (--replica-tls-cert)", .0.as_millis())]
+    OffersNoTls(Duration),
     /// The system's reason.
     #[error(transparent)]
     Failed(#[from] std::io::Error),
@@ -119,6 +129,10 @@ impl Channel {
             Self::new(wire).examine(secret).await
         })
         .await
+        .map_err(|broken| match broken {
+            Broken::Silent(limit) if tls.is_some() => Broken::OffersNoTls(limit),
+            other => other,
+        })
     }
 
     /// The side that connects; with the address of this machine that the other side sees.
@@ -140,7 +154,11 @@ impl Channel {
             };
             Self::new(wire).introduce(secret).await
         };
-        Ok((in_time(HANDSHAKE, introduced).await?, own))
+        let introduced = in_time(HANDSHAKE, introduced).await.map_err(|broken| match broken {
+            Broken::Silent(limit) if tls.is_none() => Broken::AsksForTls(limit),
+            other => other,
+        });
+        Ok((introduced?, own))
     }
 
     fn new(wire: Box<dyn Wire>) -> Self {
@@ -264,6 +282,18 @@ mod tests {
             tokio::time::resume();
             assert!(matches!(refused, Err(Broken::Malformed(_) | Broken::Silent(_))), "{refused:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_waits_in_vain_for_a_word_in_plain_text_is_told_of_certificates() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let to = (Ipv4Addr::LOCALHOST, listener.local_addr().expect("bound").port());
+        let secret = secret("0123456789abcdef");
+        let (waits, accepted) = tokio::join!(Channel::connect(to, &secret, None), listener.accept());
+        accepted.expect("one");
+        let broken = waits.map(drop).expect_err("nobody spoke");
+        assert!(matches!(broken, Broken::AsksForTls(HANDSHAKE)), "{broken:?}");
+        assert!(broken.to_string().contains("give it --replica-tls-cert"), "{broken}");
     }
 
     #[test]
