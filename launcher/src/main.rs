@@ -27,7 +27,7 @@ mod watch;
 mod words;
 
 use std::io::Write;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -51,7 +51,7 @@ use crate::processes::Processes;
 use crate::report::Reporter;
 use crate::resolve::{ModelSource, ResolveFailed, resolve};
 use crate::runner::{Runner, Signals, StopSignals};
-use crate::supervisor::{Ending, Event, Supervisor, Timeouts};
+use crate::supervisor::{Ending, Event, Supervisor, Timeouts, WRONG_USAGE};
 use crate::tgi::NotSupported;
 
 // One thread: a parent-death signal is sent when the thread that forked ends, and the main thread ends last.
@@ -232,9 +232,13 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
     match result {
         Ok(Ending::Stopped) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::FAILURE,
+        Ok(Ending::WrongUsage) => ExitCode::from(2),
         Ok(Ending::Aborted) => ExitCode::from(3),
         Ok(Ending::GaveUp) => ExitCode::from(4),
-        Err(error) if error.is::<ResolveFailed>() || error.is::<CheckFailed>() => ExitCode::FAILURE,
+        // What failed has said why.
+        Err(error) if error.is::<ResolveFailed>() || error.is::<CheckFailed>() => {
+            ExitCode::from(if is_wrong_usage(&error) { 2 } else { 1 })
+        }
         Err(error) => {
             console.error(&format!("{error:#}"));
             let wrong_usage = is_wrong_usage(&error);
@@ -244,7 +248,10 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
 }
 
 fn is_wrong_usage(error: &anyhow::Error) -> bool {
-    error.is::<PlanError>()
+    let said = |status: &ExitStatus| status.code() == Some(WRONG_USAGE);
+    error.downcast_ref::<ResolveFailed>().is_some_and(|ResolveFailed(status)| said(status))
+        || error.downcast_ref::<CheckFailed>().is_some_and(|CheckFailed(status)| said(status))
+        || error.is::<PlanError>()
         || error.is::<PortTaken>()
         || error.is::<ApiKeyError>()
         || error.is::<TlsError>()

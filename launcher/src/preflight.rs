@@ -14,7 +14,7 @@ use crate::plan::ProcessSpec;
 /// The router cannot start with these files; its error is printed.
 #[derive(Debug, Error)]
 #[error("the router's check of its files failed ({0})")]
-pub struct CheckFailed(std::process::ExitStatus);
+pub struct CheckFailed(pub std::process::ExitStatus);
 
 /// Runs the check of the router that will be started. Dropping the future ends it.
 pub async fn check_files(router: &ProcessSpec, console: &Console) -> anyhow::Result<()> {

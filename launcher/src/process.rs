@@ -210,9 +210,9 @@ async fn wait(
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, pump).await;
     }
     let last_error = last_lines.lock().expect("no panic holds it").last_error();
-    let success = status.as_ref().is_ok_and(ExitStatus::success);
+    let code = status.as_ref().ok().and_then(ExitStatus::code);
     let status = status.map_or_else(|error| error.to_string(), describe);
-    let _ = events.send(Event::Exited(id, Exit { success, status, last_error }));
+    let _ = events.send(Event::Exited(id, Exit { code, status, last_error }));
 }
 
 fn describe(status: ExitStatus) -> String {

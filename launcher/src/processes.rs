@@ -96,8 +96,7 @@ impl Processes {
     fn report(&self, id: ProcessId, spec: &ProcessSpec, started: std::io::Result<()>) {
         if let Err(error) = started {
             let status = format!("{} cannot be started: {error}", spec.program.display());
-            let _ =
-                self.events.send(Event::Exited(id, Exit { success: false, status, last_error: Vec::new() }));
+            let _ = self.events.send(Event::Exited(id, Exit { code: None, status, last_error: Vec::new() }));
         }
     }
 }

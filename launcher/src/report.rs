@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_death_is_reported_with_the_whole_error() {
         let exit = Exit {
-            success: false,
+            code: None,
             status: "exit code 1".to_owned(),
             last_error: vec!["Traceback:".to_owned(), "ValueError: 3".to_owned()],
         };

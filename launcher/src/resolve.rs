@@ -2,7 +2,7 @@
 //! is a Python package.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use anyhow::Context;
 use penstock_router::engine::adapters::NamedAdapter;
@@ -18,7 +18,7 @@ use crate::parent_pipe::ParentPipe;
 /// The resolver failed, and its error is printed.
 #[derive(Debug, Error)]
 #[error("the model could not be resolved")]
-pub struct ResolveFailed;
+pub struct ResolveFailed(pub ExitStatus);
 
 /// Where a model is.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -82,6 +82,6 @@ pub async fn resolve(
     }
     let output = child.wait_with_output().await.context("cannot wait for the resolver")?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let last = text.lines().last().filter(|_| output.status.success()).ok_or(ResolveFailed)?;
+    let last = text.lines().last().filter(|_| output.status.success()).ok_or(ResolveFailed(output.status))?;
     serde_json::from_str(last).with_context(|| format!("the resolver printed {last:?}"))
 }

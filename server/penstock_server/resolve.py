@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         adapters = [str(adapter_folder(adapter)) for adapter in flags.adapter]
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     paths = {name: str(path) for name, path in found._asdict().items() if path is not None}
     print(json.dumps({**paths, **({"adapters": adapters} if adapters else {})}))
     return 0

@@ -1,4 +1,4 @@
-"""A start that cannot succeed: exit code not zero, and one line that says what, where and what to do."""
+"""A start that cannot succeed: exit code 2 where a flag is wrong, else 1, and one line: what is wrong, what to do."""
 
 import json
 import shutil
@@ -63,6 +63,14 @@ def test_heads_that_the_shards_cannot_share(launch: Launch, model: Path) -> None
     assert code == 1
     assert "num_key_value_heads 2 cannot be divided among 3 shards" in _error(stderr)
     assert "--num-shard" in _error(stderr)
+
+
+def test_a_limit_beyond_the_model_is_wrong_usage(launch: Launch, model: Path) -> None:
+    """As a limit that is wrong by itself: the error begins with the flag."""
+    longest = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    code, stderr = launch(f"--model-id={model}", f"--max-total-tokens={longest + 1}").end()
+    assert code == 2
+    assert f"error: --max-total-tokens {longest + 1} is more than the {longest}" in stderr
 
 
 def test_a_broken_tokenizer_is_found_before_the_weights_are_read(launch: Launch, broken: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_draft_model_is_a_folder_or_an_id_with_a_revision(
         assert main([str(folder), f"--draft={draft}"]) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["draft"] == str(found)
     assert asked == [("org/small", "v2", True), ("org/small", None, True)]
-    assert main([str(folder), "--draft=/no/such"]) == 1
+    assert main([str(folder), "--draft=/no/such"]) == 2
     assert "--draft-model: there is no folder /no/such" in capsys.readouterr().err
 
 
@@ -117,7 +117,7 @@ def test_heads_lie_in_the_folder_of_the_model_or_name_it(
     model = tmp_path / "model"
     shutil.copytree(folder, model)
     assert "draft" not in told(str(model))
-    assert main([str(model), "--heads=medusa"]) == 1
+    assert main([str(model), "--heads=medusa"]) == 2
     assert "--speculation medusa needs heads" in capsys.readouterr().err
     # As TGI has them: the folder of the heads names the model.
     heads = tmp_path / "heads"
@@ -156,7 +156,7 @@ def test_an_adapter_that_is_fetched_is_one_of_the_hub(
 
 
 def test_a_folder_that_is_no_adapter_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(folder), f"--adapter={folder}"]) == 1
+    assert main([str(folder), f"--adapter={folder}"]) == 2
     assert "has no adapter_config.json" in capsys.readouterr().err
 
 

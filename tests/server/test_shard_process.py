@@ -185,7 +185,7 @@ def test_messages_far_beyond_the_usual_limit_pass(shard: Shard) -> None:
 def test_socket_is_private_and_cannot_be_taken_over(shard: Shard, model: Any) -> None:
     assert stat.S_IMODE(shard.socket.stat().st_mode) == 0o600
     second = run_shard("--model-path", model.folder, "--uds-path", shard.socket, "--device", "cpu")
-    assert second.returncode == 2
+    assert second.returncode == 1
     assert "another process listens on this socket" in second.stderr
     assert shard.describe().vocab_size == 301
 

@@ -39,8 +39,8 @@ use crate::tgi::TgiArgs;
 ///
 /// What dies while it serves is restarted, and running requests go on.
 ///
-/// Exit codes: 0 stopped as asked; 1 could not start; 2 wrong usage, or the port is taken; 3 stopped as asked, but
-/// running requests were aborted; 4 gave up, because shards or router had to be restarted too often.
+/// Exit codes: 0 stopped as asked; 1 could not start; 2 what a flag asks for cannot be had, or the port is taken; 3
+/// stopped as asked, but running requests were aborted; 4 gave up, because shards or router had to be restarted too often.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "launcher", version, args_override_self = true)]
 pub struct Args {

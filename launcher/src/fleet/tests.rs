@@ -133,7 +133,7 @@ fn a_model_that_cannot_be_loaded_leaves_its_place_with_the_reason() {
     let (_, answer) = served.load("three=/nowhere");
     let shard = ProcessId::Shard { group: 2, rank: 0 };
     let exit = Exit {
-        success: false,
+        code: None,
         status: "exit code 1".to_owned(),
         last_error: vec!["error: no such folder".to_owned()],
     };
@@ -148,10 +148,7 @@ fn a_model_that_cannot_be_loaded_leaves_its_place_with_the_reason() {
 fn a_proxy_that_ended_has_no_requests_of_a_model_that_is_unloaded() {
     let mut served = served(0);
     let exited = || {
-        Event::Exited(
-            ProcessId::Router,
-            Exit { success: false, status: String::new(), last_error: Vec::new() },
-        )
+        Event::Exited(ProcessId::Router, Exit { code: None, status: String::new(), last_error: Vec::new() })
     };
     let (_, _answer) = served.unload("one");
     assert_eq!(served.fleet.translate(exited()), [exited(), Event::Removed(0)]);

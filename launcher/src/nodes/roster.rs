@@ -125,7 +125,7 @@ impl Roster {
 }
 
 fn lost(rank: usize, node: u32) -> Event {
-    let exit = Exit { success: false, status: format!("node {node} is lost"), last_error: Vec::new() };
+    let exit = Exit { code: None, status: format!("node {node} is lost"), last_error: Vec::new() };
     Event::Exited(ProcessId::Shard { group: 0, rank }, exit)
 }
 
@@ -174,10 +174,7 @@ mod tests {
     }
 
     fn exited(rank: usize) -> News {
-        News::Exited {
-            rank,
-            exit: Exit { success: false, status: "gone".to_owned(), last_error: Vec::new() },
-        }
+        News::Exited { rank, exit: Exit { code: None, status: "gone".to_owned(), last_error: Vec::new() } }
     }
 
     fn shard(rank: usize) -> ProcessId {

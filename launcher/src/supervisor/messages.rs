@@ -81,15 +81,30 @@ pub enum Timer {
     Stop,
 }
 
+/// The exit code of all our programs where what a flag asks for cannot be had: their error begins with the flag.
+pub const WRONG_USAGE: i32 = 2;
+
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Whether the exit code was 0.
-    pub success: bool,
+    /// The exit code; `None` after a signal, or where nobody saw it end.
+    pub code: Option<i32>,
     /// Text for operators: "exit code 1", "signal 9, SIGKILL".
     pub status: String,
     /// Lines of the last error that it wrote to stderr; empty if it wrote none.
     pub last_error: Vec<String>,
+}
+
+impl Exit {
+    /// Whether it ended well.
+    pub fn is_success(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// Whether it said that what a flag asks for cannot be had.
+    pub fn is_wrong_usage(&self) -> bool {
+        self.code == Some(WRONG_USAGE)
+    }
 }
 
 /// That of a part.
@@ -183,6 +198,8 @@ pub enum Ending {
     Aborted,
     /// A process died or did not become ready during the start, or could not be killed later.
     Failed,
+    /// A process says during the start that what a flag asks for cannot be had.
+    WrongUsage,
     /// A part failed too often.
     GaveUp,
 }

@@ -7,7 +7,7 @@ pub const TIMEOUTS: Timeouts = Timeouts { startup: Duration::from_secs(9), grace
 pub const LIMIT: RestartLimit = RestartLimit { count: 3, window: Duration::from_secs(100) };
 
 pub fn exit(success: bool) -> Exit {
-    Exit { success, status: "exit".to_owned(), last_error: Vec::new() }
+    Exit { code: Some(i32::from(!success)), status: "exit".to_owned(), last_error: Vec::new() }
 }
 
 pub fn at(seconds: u64) -> Duration {
@@ -94,6 +94,15 @@ fn a_death_before_serving_ends_everything_and_is_the_only_report() {
     assert!(actions.contains(&Action::Terminate(shard(0))));
     let actions = supervisor.on(Event::Exited(shard(0), exit(false)), at(1));
     assert_eq!(actions, [Action::End(Ending::Failed)]);
+}
+
+#[test]
+fn a_flag_that_a_shard_refuses_is_wrong_usage_before_serving_alone() {
+    let refused = || Exit { code: Some(2), ..exit(false) };
+    let (mut supervisor, _) = started(2);
+    supervisor.on(Event::Exited(shard(1), refused()), at(1));
+    let actions = supervisor.on(Event::Exited(shard(0), exit(false)), at(1));
+    assert_eq!(actions, [Action::End(Ending::WrongUsage)]);
 }
 
 #[test]

@@ -1,6 +1,9 @@
-"""What can go wrong, as a small tree. gRPC statuses are chosen in `interceptor`, exit codes in `cli`."""
+"""What can go wrong, as a small tree. gRPC statuses are chosen in `interceptor`, exit codes below."""
 
 from enum import Enum
+
+# Exit codes: something cannot be read, loaded or computed; what a flag asks for cannot be had.
+FAILED, WRONG_USAGE = 1, 2
 
 
 class ErrorCode(Enum):
@@ -18,7 +21,15 @@ class PenstockError(Exception):
 
 
 class StartError(PenstockError):
-    """The shard cannot start as asked, and the user can change that. One line: what, where, what to do."""
+    """The shard cannot start as asked, and the user can change that. One line: what, where, what to do.
+
+    One that is about the value of a flag begins with the flag.
+    """
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process that ends with it: the launcher's is the same."""
+        return WRONG_USAGE if str(self).startswith("--") else FAILED
 
 
 class InvalidPlan(PenstockError):

@@ -8,14 +8,11 @@ import time
 
 from penstock_server.base import log, parent
 from penstock_server.base.config import GRAMMAR_STACK_BYTES, ServerConfig
-from penstock_server.base.errors import PenstockError, StartError
+from penstock_server.base.errors import FAILED, WRONG_USAGE, PenstockError, StartError
 from penstock_server.process import unix_socket
 from penstock_server.process.flags import parse
 
 logger = logging.getLogger(__name__)
-
-EXIT_FAILED = 1
-EXIT_USER_ERROR = 2
 
 
 def main(argv: list[str]) -> int:
@@ -24,7 +21,7 @@ def main(argv: list[str]) -> int:
         config = parse(argv)
     except StartError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return EXIT_USER_ERROR
+        return WRONG_USAGE
     signal.signal(signal.SIGTERM, _stop_early)
     log.configure(config.json_output, config.log_level)
     if config.parent_pipe_fd is not None:
@@ -33,10 +30,10 @@ def main(argv: list[str]) -> int:
         return _serve(config)
     except StartError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return EXIT_USER_ERROR
+        return error.exit_code
     except PenstockError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return EXIT_FAILED
+        return FAILED
     except Exception as error:
         logger.exception("unexpected failure")
         print(
@@ -44,7 +41,7 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
             flush=True,
         )
-        return EXIT_FAILED
+        return FAILED
 
 
 def _stop_early(_number: int, _frame: object) -> None:

@@ -1,7 +1,7 @@
 //! The router as a process: arguments → logging → listener → [`penstock_router::serve`]. The launcher starts it; it can
 //! also be started by hand if shards are running. With `--upstream` it is a proxy over whole servers instead ([`proxy`]).
 //!
-//! Exit codes: 0 stopped as asked; 1 failed; 2 wrong usage, or the port is taken.
+//! Exit codes: 0 stopped as asked; 1 failed; 2 what a flag asks for cannot be had, or the port is taken.
 
 mod proxy;
 
@@ -99,7 +99,7 @@ async fn main() -> ExitCode {
     if args.check {
         return match penstock_router::check(&args.config) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&error.into(), 1),
+            Err(error) => fail_by_rule(&error.into()),
         };
     }
     start_logging(&args.config.options.log);
@@ -110,7 +110,7 @@ async fn main() -> ExitCode {
     };
     match serve(args, listeners).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, 1),
+        Err(error) => fail_by_rule(&error),
     }
 }
 
@@ -196,6 +196,11 @@ fn start_logging(options: &LogOptions) {
         .with_ansi(std::io::stderr().is_terminal());
     let lines = if options.json_output { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
     tracing_subscriber::registry().with(lines.with_filter(targets)).init();
+}
+
+/// As shards do: 2 where what a flag asks for cannot be had, whose error begins with the flag.
+fn fail_by_rule(error: &anyhow::Error) -> ExitCode {
+    fail(error, if error.to_string().starts_with("--") { 2 } else { 1 })
 }
 
 fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
