@@ -183,7 +183,7 @@ def test_the_next_router_knows_adapters_that_were_loaded_at_run_time(
 def test_a_server_with_a_bad_adapter_does_not_start(model: Path, root: Path, tmp_path: Path) -> None:
     with Launched(tmp_path, f"--model-id={model}", f"--lora-adapters=bad={root / 'broken'}") as launched:
         code, stderr = launched.end()
-    assert code == 1
+    assert code == 2
     assert "`bad` cannot be used" in stderr
     assert "layers.1.mlp.down_proj.lora_B.weight" in stderr
 

@@ -65,5 +65,5 @@ def test_each_of_two_machines_may_be_a_stage(
 
 def test_more_stages_than_layers_are_refused_in_one_line(model: Path, launch: Launch) -> None:
     code, stderr = launch(f"--model-id={model}", "--pipeline-parallel-size=3").end()
-    assert code == 1
+    assert code == 2
     assert "--pipeline-parallel-size 3 is more than the 2 layers of this model" in stderr

@@ -313,7 +313,7 @@ def test_an_address_or_a_secret_that_is_none_is_refused_by_name(
     short.write_text("short")
     for flag, expected, said in (
         ("--replica=tcp:nowhere", 2, "`nowhere` is no HOST:PORT"),
-        (f"--replica-secret-file={short}", 1, "one word of 16 to 1024 ASCII characters"),
+        (f"--replica-secret-file={short}", 2, "one word of 16 to 1024 ASCII characters"),
         (f"--replica-tls-cert={short}", 2, "--replica-tls-key"),
     ):
         code, stderr = launch(f"--model-id={model}", flag).end()
