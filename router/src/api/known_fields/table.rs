@@ -98,7 +98,8 @@ pub(super) const FIELDS: &[Field] = fields! {
     "n_indent" Both "llama.cpp" refused ["0"] "";
     "thinking_token_budget" Chat "vLLM" works "-1: no limit";
     "thinking_token_budget" Completions "vLLM" refused ["-1"] "";
-    "reasoning_budget_tokens" Both "llama.cpp" refused ["-1"] "send `thinking_token_budget`";
+    "reasoning_budget_tokens" Chat "llama.cpp" refused ["-1"] "send `thinking_token_budget`";
+    "reasoning_budget_tokens" Completions "llama.cpp" refused ["-1"] "";
     "thinking_budget_tokens" Chat "llama.cpp" refused ["-1"] "send `thinking_token_budget`";
     "reasoning_control" Both "llama.cpp" refused ["false"] "";
     "repetition_detection" Both "vLLM" refused [] "";
