@@ -141,12 +141,13 @@ peers: setup ## run what other projects test servers with, and write the table o
 	@$(MAKE) --no-print-directory $(PEERS)
 	PYTHONPATH=tests $(BIN)/python -m peers $(WHAT)
 
-# A worker that dies fails its test and is not replaced: another would get the same test, and once waited for ever.
+# A worker that dies fails its test and is not replaced: another would get the same test, and once waited for ever. Files
+# come in the order of tests/conftest.py, not by their numbers of tests.
 .PHONY: test
 test: setup browser clients packers ray schema-suite ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
-	$(BIN)/python -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile --max-worker-restart 0 --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
+	$(BIN)/python -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
 	rust=$$(awk '/^test result:/ { sum += $$4 } END { print sum + 0 }' target/rust-tests.log); \
 	python=$$(tail -n 1 target/python-tests.log | tr -d '='); \
 	echo; echo "Rust:   $$rust passed"; echo "Python:$$python"; \

@@ -18,6 +18,21 @@ sys.modules["sentencepiece"] = None  # type: ignore[assignment]
 torch.set_num_threads(1)
 
 
+# Files that take minutes.
+_LONGEST = (
+    "tests/e2e/test_traces.py",
+    "tests/kernels/test_cases.py",
+    "tests/server/test_capture.py",
+    "tests/server/test_draft_traces.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those come first: a worker that begins one of them last leaves the others without work."""
+    order = {file: number for number, file in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays: a collector that looks at a million objects each time costs minutes."""
     gc.collect()
