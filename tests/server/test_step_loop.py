@@ -143,7 +143,13 @@ def test_a_step_that_runs_is_computed_before_the_thread_does_anything_else(
     assert closed.result(WAIT_S)
 
 
-def test_the_next_plan_is_launched_while_one_runs(streams: QueuedStreams, engine: FakeEngine) -> None:
+@pytest.mark.parametrize("is_stage", [False, True], ids=["alone", "stage"])
+def test_the_next_plan_is_launched_while_one_runs(
+    streams: QueuedStreams, engine: FakeEngine, is_stage: bool
+) -> None:
+    """Here, or in a stage behind."""
+    if is_stage:
+        engine.be_a_stage()
     engine.done.clear()
     session = streams.open(1)
     for step in (1, 2):
@@ -153,20 +159,6 @@ def test_the_next_plan_is_launched_while_one_runs(streams: QueuedStreams, engine
     engine.done.set()
     assert steps(session, 2) == [1, 2]
     assert streams.progress().finished_step == 2
-
-
-def test_plans_do_not_wait_for_steps_that_other_stages_compute(
-    streams: QueuedStreams, engine: FakeEngine
-) -> None:
-    engine.be_a_stage()
-    engine.done.clear()
-    session = streams.open(1)
-    for step in (1, 2):
-        streams.submit(session, Plan(1, step))
-        assert engine.launched.acquire(timeout=WAIT_S)
-    assert streams.progress().finished_step == 0
-    engine.done.set()
-    assert steps(session, 2) == [1, 2]
 
 
 def test_a_stream_with_a_step_that_the_last_stage_never_gets_ends(

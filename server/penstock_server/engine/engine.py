@@ -335,8 +335,9 @@ class Engine:
         rows, num_rows = step.sampling.known_rows, step.sampling.num_rows
         masks = self.slots.grammars.pending_masks(rows, num_rows)
         step, states = self._tapped(step)
-        heading = replace(pending.heading, num_tokens=step.num_tokens, compares=self._compares(step))
-        self._stages.hand_on(heading)
+        if self._stages.hands_on:
+            heading = replace(pending.heading, num_tokens=step.num_tokens, compares=self._compares(step))
+            self._stages.hand_on(heading)
         if self._stages.is_told:
             finish = partial(self._learn, spans, step, masks, pending)
             self._stages.expect(pending, step.sampling.slots_on_host(), finish)
@@ -363,7 +364,8 @@ class Engine:
                 sampled = self._pact.run(partial(self._sample, logits, step, masks))
             else:
                 sampled = self._sample(logits, step, masks)
-        self._tell(pending, sampled, masks)
+        if self._stages.tells:
+            self._tell(pending, sampled, masks)
         self._take_in(step, sampled, masks, pending)
 
     def _tell(self, pending: PendingOutcome, sampled: Sampled | None, masks: GrammarMasks | None) -> None:

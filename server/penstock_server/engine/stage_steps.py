@@ -54,6 +54,16 @@ class StageSteps:
         """Whether another stage tells what is found."""
         return self._listener is not None
 
+    @property
+    def tells(self) -> bool:
+        """Whether this stage tells others what it finds."""
+        return self._teller is not None
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether there is a stage behind."""
+        return self._behind is not None
+
     def agree(self, mine: Place) -> bool:
         """Whether all ranks of the stage are at this step, and the stage before; waits for ranks that are behind.
         False: another rank has a newer plan.
