@@ -216,13 +216,13 @@ def test_a_cluster_that_is_not_there_is_named(
     cluster: RayCluster, tmp_path: Path, model: Path, address: str, reason: str
 ) -> None:
     code, said = _ended(_launch(cluster, tmp_path, model, f"--ray-address={address}"))
-    assert (code, f"error: {reason}" in said) == (1, True), said
+    assert (code, f"error: {reason}" in said) == (2, True), said
 
 
 def test_a_cluster_with_another_token_is_named(cluster: RayCluster, tmp_path: Path, model: Path) -> None:
     under = ["env", "RAY_AUTH_TOKEN=other"]
     code, said = _ended(_launch(cluster, tmp_path, model, under=under))
-    assert code == 1
+    assert code == 2
     assert f"error: --ray-address {cluster.address} cannot be joined" in said
     assert "InvalidAuthToken" in said
 

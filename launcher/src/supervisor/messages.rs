@@ -97,13 +97,13 @@ pub struct Exit {
 
 impl Exit {
     /// Whether it ended well.
-    pub fn is_success(&self) -> bool {
+    pub fn is_good(&self) -> bool {
         self.code == Some(0)
     }
 
-    /// Whether it said that what a flag asks for cannot be had.
-    pub fn is_wrong_usage(&self) -> bool {
-        self.code == Some(WRONG_USAGE)
+    /// How a start ends in which this happens: it may have said that what a flag asks for cannot be had.
+    pub fn of_start(&self) -> Ending {
+        if self.code == Some(WRONG_USAGE) { Ending::WrongUsage } else { Ending::Failed }
     }
 }
 

@@ -320,13 +320,8 @@ impl Supervisor {
             (Phase::Stopping, _) => Vec::new(),
             // With a machine its shards are gone, and nothing is wrong with them.
             (Phase::Starting, _) if !self.has_all_nodes => self.on_unexpected_exit(id, exit),
-            (Phase::Starting, _) if exit.is_wrong_usage() => {
-                self.end(Ending::WrongUsage, Report::Died(id, exit, Consequence::End))
-            }
-            (Phase::Starting, _) => self.fail(Report::Died(id, exit, Consequence::End)),
-            (Phase::Draining, ProcessId::Router) if exit.is_success() || self.is_aborting() => {
-                self.stop_all()
-            }
+            (Phase::Starting, _) => self.end(exit.of_start(), Report::Died(id, exit, Consequence::End)),
+            (Phase::Draining, ProcessId::Router) if exit.is_good() || self.is_aborting() => self.stop_all(),
             (Phase::Draining, ProcessId::Router) => self.fail(Report::Died(id, exit, Consequence::End)),
             (Phase::Serving | Phase::Draining, _) => self.on_unexpected_exit(id, exit),
         }

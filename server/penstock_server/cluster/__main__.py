@@ -4,12 +4,9 @@ import signal
 import sys
 
 from penstock_server.base import log
-from penstock_server.base.errors import StartError
+from penstock_server.base.errors import WRONG_USAGE, StartError
 from penstock_server.cluster.flags import parse
 from penstock_server.cluster.signals import STOP_SIGNALS
-
-_FAILED = 1
-_USER_ERROR = 2
 
 
 def main(argv: list[str]) -> int:
@@ -25,12 +22,12 @@ def main(argv: list[str]) -> int:
         if error.name != "ray":
             raise
         return _fail(
-            "--executor ray needs Ray, which is not installed: pip install 'penstock[ray]'", _USER_ERROR
+            "--executor ray needs Ray, which is not installed: pip install 'penstock[ray]'", WRONG_USAGE
         )
     try:
         return Driver(settings).run()
     except StartError as error:
-        return _fail(str(error), _FAILED)
+        return _fail(str(error), error.exit_code)
 
 
 def _fail(why: str, code: int) -> int:
