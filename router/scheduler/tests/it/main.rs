@@ -9,6 +9,7 @@ mod fake_shard;
 mod leaving;
 mod pace;
 mod pass_on;
+mod replica;
 mod scenario;
 mod scheduler;
 mod simulation;
