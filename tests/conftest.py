@@ -17,6 +17,11 @@ sys.modules["sentencepiece"] = None  # type: ignore[assignment]
 # Steps are tiny: threads would only wait for each other, and one thread makes sums the same in every batch.
 torch.set_num_threads(1)
 
+# Torch notes, at the first of these lines, which functions make tensors. Some tests replace such a function: if theirs
+# were noted, all models that are loaded later in the process would have wrong positions.
+with torch.device("cpu"):
+    torch.empty(0)
+
 
 # Files that take minutes.
 _LONGEST = (
