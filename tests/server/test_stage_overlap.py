@@ -1,18 +1,26 @@
 """Stages that compute at the same time: none waits for the one behind it, or for a step that another never gets."""
 
+import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import drafting_driver
 import pytest
 import thread_ranks
-from driver import make_engine
+from drafting_driver import DraftingDriver
+from driver import Driver, Execute, Sequence, make_engine
+from open_spans import EVERYTHING
+from overlap import play_overlapped, share
 from penstock_server.base.errors import StaleEpoch
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from test_pipeline import RECORDED, Told, adapter_of_all_layers, batch, check
 
 GREEDY = SamplingParams()
 # Slot 0 and slot 1 take turns.
@@ -109,3 +117,49 @@ def test_a_plan_that_needs_what_was_dropped_is_dropped(
     with pytest.raises(StaleEpoch):
         needing.result()
     assert ids(run(first, of_epoch(3))) == ids(told.result()) == alone
+
+
+# Of each of those whose steps are in flight at a time.
+NUM_SLOTS, NUM_BLOCKS = 16, 300
+# Long enough that a model of random weights repeats itself.
+NUM_DRAFTED = 60
+
+
+def _play(number: int, adapter_id: str, execute: Execute) -> Told:
+    """A part of everything that a request may ask for, in odd pieces and with preemptions."""
+    driver = Driver(execute)
+    share(driver, number, NUM_SLOTS, NUM_BLOCKS)
+    # Grammar, adapter and log probabilities of the prompt are the last ones.
+    return Told.of(driver.run(batch(adapter_id)[::-1][number::2], seed=number))
+
+
+def _play_drafting(number: int, execute: Execute) -> Told:
+    driver = DraftingDriver(execute, lambda: None, NUM_SLOTS, NUM_BLOCKS)
+    share(driver, number, NUM_SLOTS, NUM_BLOCKS)
+    found = [Sequence([5, 6, 7] * 4, NUM_DRAFTED), Sequence([8, 9] * 5, NUM_DRAFTED, EVERYTHING["drawn"])]
+    driver.play(found, random.Random(1))
+    assert driver.num_right > 0, "drafts were right"
+    # A step may give more than they want.
+    outputs = [it.output[:NUM_DRAFTED] for it in found]
+    return Told(outputs, [each for it in found for each in it.logprobs[:NUM_DRAFTED]])
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_steps_in_flight_choose_what_they_do_alone(
+    num_stages: int, saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more than there are stages, or as many."""
+    monkeypatch.setattr(drafting_driver, "_LOSS", 0)
+    folder = saved_model(tie_word_embeddings=True, **RECORDED).folder
+    adapter = adapter_of_all_layers(tmp_path / "adapter")
+    sizes = {"num_slots": 3 * NUM_SLOTS, "num_blocks": 3 * NUM_BLOCKS, "is_poisoned": True}
+
+    def plays(engines: list[Engine]) -> list[Callable[[Execute], Told]]:
+        loaded = {engine.slots.adapters.load(adapter, "", "test").adapter_id for engine in engines}
+        [adapter_id] = loaded
+        return [partial(_play, 0, adapter_id), partial(_play, 1, adapter_id), partial(_play_drafting, 2)]
+
+    one = [make_engine(folder, **sizes)]
+    want = [told for play in plays(one) for told in play_overlapped(one, [play])]
+    with thread_ranks.engines(folder, num_stages, monkeypatch, num_stages=num_stages, **sizes) as ranks:
+        check(play_overlapped(ranks, plays(ranks)), want)
