@@ -20,15 +20,27 @@ def _seeded() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_width_of_vectors_gives_the_same_bits(kind: str) -> None:
-    whole = KINDS[kind](9, 5000)
+    whole = KINDS[kind](37, 5000)
     for start, stop in [*PARTS, (0, 5000), (33, 4999)]:
-        weight, x = whole.columns(start, stop), torch.randn(5, stop - start)
+        weight, x = whole.columns(start, stop), torch.randn(11, stop - start)
         found = native.multiply(x, (weight,), None, 4)
         check(found, x, weight)
         for lanes in (8, 16, 0):
-            for num_rows in (1, 5):
+            for num_rows in (1, 3, 11):
                 again = native.multiply(x[:num_rows], (weight,), None, lanes)
                 assert torch.equal(again, found[:num_rows]), (start, stop, lanes, num_rows)
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8", "signed"])
+def test_many_rows_are_as_a_few(kind: str) -> None:
+    """More than are kept for a tile, in 16 bits, with a bias."""
+    weight, bias = KINDS[kind](41, 96), torch.randn(41).bfloat16()
+    x = torch.randn(137, 96).bfloat16()
+    found = native.multiply(x, (weight,), bias)
+    check(found, x, weight, bias)
+    for first in range(0, 137, 10):
+        few = native.multiply(x[first : first + 10], (weight,), bias)
+        assert torch.equal(few, found[first : first + 10])
 
 
 @pytest.mark.parametrize("kind", KINDS)

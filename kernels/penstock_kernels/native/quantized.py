@@ -26,8 +26,8 @@ _SCALES = {**DTYPES, torch.float16: 2, torch.float8_e4m3fn: 3, torch.float8_e8m0
 _STEP = 64
 # Rows of a tile of the processor, and rows from which on tiles are faster.
 _SIDE, _WORTH_TILES = 16, 8
-# Bytes that 4 blocks of a row of int8 take at most, with their scales and sums, see src/quantized_int8.c.
-_FOUR_BLOCKS = 384
+# Bytes of a block of a row of int8, with its scale and sum, see src/quantized_int8.c.
+_BLOCK_BYTES = 40
 
 
 class _Part(ctypes.Structure):
@@ -120,7 +120,7 @@ def _memory(matrix: Quantized, num_rows: int, has_amx: bool) -> tuple[int, torch
         # Rows of 16 bits take half of it, and with those of the last tile they are there once more.
         num_rows += _SIDE // 2 if has_amx else 0
         return padded, torch.empty(num_rows, padded, dtype=torch.float32)
-    num_bytes = -(-_num_blocks(matrix) // 4) * _FOUR_BLOCKS
+    num_bytes = _num_blocks(matrix) * _BLOCK_BYTES
     # One row more, for what is the same in all.
     return num_bytes, torch.empty(num_rows + 1, num_bytes // 4, dtype=torch.float32)
 

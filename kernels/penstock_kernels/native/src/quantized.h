@@ -42,7 +42,7 @@ typedef struct {
     int64_t x_stride;
     int64_t num_parts;
     int64_t len;
-    int64_t padded_len; /* a multiple of 64, of bytes of 384 */
+    int64_t padded_len; /* a multiple of 64, of bytes of 40 */
     int64_t num_columns;
     int64_t group_size; /* inputs of one scale */
     int64_t first_in_group;

@@ -1,9 +1,8 @@
 /* x @ weight.T + bias with integers in groups as weights, where every row of x is rounded to int8, in blocks of 32
    inputs with a scale each: products of a block are sums of integers, which are exact.
 
-   A block lies in one group. Blocks follow each other in steps that fill 16 numbers of 32 bits, of which each is the sum
-   of some inputs of one block: a step has 2 blocks of 8-bit codes, or 4 of 4-bit codes, two in a byte. All variants add
-   the same numbers in the same order, so that a result has the same bits on every processor. */
+   A block lies in one group. The products of a block are one number, and a result is the sum of those of its blocks in
+   order: all variants add the same numbers in the same order, so that it has the same bits on every processor. */
 
 #include "quantized.h"
 
@@ -13,39 +12,34 @@
 #include <immintrin.h>
 #endif
 
-/* Inputs of a block; sums of a step; and blocks and rows for which scales and unpacked codes are kept. */
-enum { BLOCK = 32, SUMS = 16, CHUNK = 64, TILE = 64 };
+/* Inputs of a block, and words of 4 of them; blocks and rows for which codes and sums are kept. */
+enum { BLOCK = 32, WORDS = BLOCK / 4, CHUNK = 32, TILE = 64 };
 
-/* Where groups are in a step: the number of its first group, and for every sum how many groups later its own is. */
+/* A block of a row of x. */
 typedef struct {
-    int32_t later[SUMS];
-    int32_t first;
-    int32_t unused[SUMS - 1];
-} Map;
-
-/* Some blocks of 4 columns. */
-typedef struct {
-    uint8_t unpacked[4][CHUNK * BLOCK];
-    float scales[4][CHUNK + 2 * SUMS]; /* of the groups from that of the first block on */
-    int32_t zeros[4][CHUNK + 2 * SUMS]; /* less than nothing: they are added */
-    const uint8_t *codes[4];
-    int64_t num_bytes; /* of codes */
-    int64_t num_steps;
-} Chunk;
+    int32_t x[WORDS]; /* 4 numbers each, in the order of the codes */
+    float scale;
+    int32_t sum; /* of its numbers, times the zero of codes without zeros, which is taken from the products */
+} Block;
 
 static inline int is_one_group(const Quantized *call) {
     return call->first_in_group + call->len <= call->group_size;
 }
 
-/* Whether codes lie as steps need them; else they are unpacked to bytes, and blocks to 32 of these. */
+/* Whether codes lie as blocks need them; else they are unpacked to bytes, a block to 32 of these. */
 static inline int is_in_steps(const Quantized *call) {
     if (call->kind == OTHERS) return 0;
     return is_one_group(call) || (call->group_size % BLOCK == 0 && call->first_in_group % BLOCK == 0);
 }
 
-/* Vectors of x in a step: that of codes in low bits, and of those in high bits. */
-static inline int vectors_of(const Quantized *call) {
-    return is_packed(call->kind) && is_in_steps(call) ? 2 : 1;
+/* Whether two codes share a byte: x has those of low bits first. */
+static inline int is_in_pairs(const Quantized *call) {
+    return is_packed(call->kind) && is_in_steps(call);
+}
+
+/* Whether codes are at most 15. */
+static inline int is_small(const Quantized *call) {
+    return call->bits <= 4;
 }
 
 /* The end of the block that begins at an input. A block of a column in one group begins with the column. */
@@ -60,28 +54,31 @@ static inline int64_t group_of(const Quantized *call, int64_t at) {
     return (call->first_in_group + at) / call->group_size;
 }
 
-/* Bytes of a step of a row: x, the sum of x times zero for every sum of the step, and the scales of x. */
-static inline int64_t step_bytes(int vectors) {
-    return 64 * (vectors + 2);
+static inline char *row_of(const Quantized *call, int64_t row) {
+    return (char *)call->rows + row * call->padded_len;
 }
 
-static inline const Map *map_of(const Quantized *call) {
-    return (const Map *)((const char *)call->rows + call->num_rows * call->padded_len);
+/* The same block of a later row. */
+EVERYWHERE const Block *of_row(const Block *block, int row, int64_t stride) {
+    return (const Block *)((const char *)block + row * stride);
 }
 
-/* Behind the rows: the map of every step. */
-static void prepare_map(const Quantized *call) {
-    Map *map = (Map *)map_of(call);
-    const int blocks = 2 * vectors_of(call), each = SUMS / blocks;
-    memset(map, 0, call->padded_len);
-    int64_t block = 0;
-    for (int64_t at = 0; at < call->len; at = block_end(call, at), block++) {
-        Map *its = map + block / blocks;
-        const int32_t group = (int32_t)group_of(call, at);
-        if (block % blocks == 0) its->first = group;
-        for (int i = 0; i < each; i++) its->later[block % blocks * each + i] = group - its->first;
-    }
+/* Behind the rows: the group of every block. */
+static inline int32_t *groups_of(const Quantized *call) {
+    return (int32_t *)row_of(call, call->num_rows);
 }
+
+static void prepare_groups(const Quantized *call) {
+    int32_t *group = groups_of(call);
+    for (int64_t at = 0; at < call->len; at = block_end(call, at)) *group++ = (int32_t)group_of(call, at);
+}
+
+/* Else sums of products are added in pairs, for which all products have to be kept, and not in registers. */
+#if defined(__x86_64__)
+#define IN_ORDER(sum) __asm__("" : "+v"(sum))
+#else
+#define IN_ORDER(sum) (void)0
+#endif
 
 #define MORE_8 ",bmi2"
 #define MORE_512 ",bmi2,avx512vnni"
@@ -112,7 +109,7 @@ int penstock_multiply_int8(const Quantized *call) {
 #pragma omp for
         for (int row = 0; row <= call->num_rows; row++) {
             if (row < call->num_rows) with.prepare(call, row);
-            else prepare_map(call);
+            else prepare_groups(call);
         }
         const Part *part;
         int64_t number;

@@ -1,33 +1,44 @@
-/* Products with rows of int8, for one width of vectors. A step is computed LANES of its sums at a time, so that narrow
-   vectors go several times over the steps. */
+/* Products with rows of int8, for one width of vectors. A tile of LANES columns is multiplied a block at a time: vectors
+   hold 4 codes of every column, and those of a row the same 4 numbers in every lane. */
 
 #include "unpack_variant.h"
 
-#define PASSES (SUMS / LANES)
-
 typedef int8_t NAME(bytes) __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
 typedef int8_t NAME(few) __attribute__((vector_size(LANES)));
-typedef int32_t NAME(loose_int) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 #define bytes NAME(bytes)
 
-INLINE ivec NAME(load_int)(const int32_t *from) { return *(const NAME(loose_int) *)from; }
+/* Rows that are multiplied at a time, so that their sums stay in registers. */
+#define SIDE (LANES == 16 ? 8 : 4)
 
-/* Sums of products of 4 bytes, which the codes of 4 bits are, or of 8 bits less `shift`, added to `sums`. */
-INLINE ivec NAME(dot)(ivec sums, bytes codes, bytes x, const int vectors) {
+/* Some blocks of a tile. */
+typedef struct {
+    ivec codes[CHUNK * WORDS + 2 * LANES];
+    vec scales[CHUNK + LANES]; /* of the groups from that of the first block on */
+    ivec zeros[CHUNK + LANES]; /* less than nothing: they are added */
+    int num_blocks;
+} NAME(Chunk);
+
+/* Whether unsigned codes become signed ones, as the processor multiplies them, or the other way round. */
+INLINE int NAME(is_flipped)(const Quantized *call) {
+    return LANES == 16 ? call->kind == SIGNED_8 : call->kind != SIGNED_8 && !is_small(call);
+}
+
+INLINE int32_t NAME(zero)(const Quantized *call, int32_t zero) {
+    if (!NAME(is_flipped)(call)) return zero;
+    return call->kind == SIGNED_8 ? zero + 128 : zero - 128;
+}
+
+/* Sums of products of 4 bytes, added to `sums`. */
+INLINE ivec NAME(dot)(ivec sums, ivec codes, ivec x) {
 #if LANES == 16
-    (void)vectors;
     return (ivec)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)x);
 #elif LANES == 8
-    __m256i size = (__m256i)codes, signed_x = (__m256i)x;
-    if (vectors == 1) { /* sums of two products must fit 16 bits */
-        size = _mm256_abs_epi8((__m256i)codes);
-        signed_x = _mm256_sign_epi8((__m256i)x, (__m256i)codes);
-    }
-    const __m256i pairs = _mm256_maddubs_epi16(size, signed_x);
-    return sums + (ivec)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    /* sums of two products must fit 16 bits */
+    const __m256i size = _mm256_abs_epi8((__m256i)codes), signed_x = _mm256_sign_epi8((__m256i)x, (__m256i)codes);
+    return sums + (ivec)_mm256_madd_epi16(_mm256_maddubs_epi16(size, signed_x), _mm256_set1_epi16(1));
 #else
-    (void)vectors;
-    for (int i = 0; i < 4 * LANES; i++) sums[i / 4] += codes[i] * x[i];
+    const bytes its = (bytes)codes, others = (bytes)x;
+    for (int i = 0; i < 4 * LANES; i++) sums[i / 4] += its[i] * others[i];
     return sums;
 #endif
 }
@@ -55,13 +66,52 @@ INLINE vec NAME(fused)(vec x, vec y, vec sum) {
 #endif
 }
 
-/* What is taken from codes: where they are multiplied as signed numbers, unsigned ones have to become these, and the
-   other way round. Codes of 4 bits are both. */
-INLINE int NAME(is_flipped)(const int vectors, const int kind) { return vectors == 1 && (kind == SIGNED_8) == (LANES == 16); }
-
-INLINE int32_t NAME(zero)(int32_t zero, const int vectors, const int kind) {
-    if (!NAME(is_flipped)(vectors, kind)) return zero;
-    return kind == SIGNED_8 ? zero + 128 : zero - 128;
+/* Lane i of vector j becomes lane j of vector i. */
+INLINE void NAME(transpose)(ivec *x) {
+#if LANES > 4
+    ivec pairs[LANES], fours[LANES];
+#endif
+#if LANES == 16
+    for (int i = 0; i < LANES; i += 2) {
+        pairs[i] = (ivec)_mm512_unpacklo_epi32((__m512i)x[i], (__m512i)x[i + 1]);
+        pairs[i + 1] = (ivec)_mm512_unpackhi_epi32((__m512i)x[i], (__m512i)x[i + 1]);
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = (ivec)_mm512_unpacklo_epi64((__m512i)pairs[i + j], (__m512i)pairs[i + j + 2]);
+            fours[i + 2 * j + 1] = (ivec)_mm512_unpackhi_epi64((__m512i)pairs[i + j], (__m512i)pairs[i + j + 2]);
+        }
+    for (int i = 0; i < 4; i++) {
+        const __m512i a = (__m512i)fours[i], b = (__m512i)fours[i + 4], c = (__m512i)fours[i + 8], d = (__m512i)fours[i + 12];
+        const __m512i even = _mm512_shuffle_i32x4(a, b, 0x88), odd = _mm512_shuffle_i32x4(a, b, 0xdd);
+        const __m512i later_even = _mm512_shuffle_i32x4(c, d, 0x88), later_odd = _mm512_shuffle_i32x4(c, d, 0xdd);
+        x[i] = (ivec)_mm512_shuffle_i32x4(even, later_even, 0x88);
+        x[i + 4] = (ivec)_mm512_shuffle_i32x4(odd, later_odd, 0x88);
+        x[i + 8] = (ivec)_mm512_shuffle_i32x4(even, later_even, 0xdd);
+        x[i + 12] = (ivec)_mm512_shuffle_i32x4(odd, later_odd, 0xdd);
+    }
+#elif LANES == 8
+    for (int i = 0; i < LANES; i += 2) {
+        pairs[i] = (ivec)_mm256_unpacklo_epi32((__m256i)x[i], (__m256i)x[i + 1]);
+        pairs[i + 1] = (ivec)_mm256_unpackhi_epi32((__m256i)x[i], (__m256i)x[i + 1]);
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = (ivec)_mm256_unpacklo_epi64((__m256i)pairs[i + j], (__m256i)pairs[i + j + 2]);
+            fours[i + 2 * j + 1] = (ivec)_mm256_unpackhi_epi64((__m256i)pairs[i + j], (__m256i)pairs[i + j + 2]);
+        }
+    for (int i = 0; i < 4; i++) {
+        x[i] = (ivec)_mm256_permute2x128_si256((__m256i)fours[i], (__m256i)fours[i + 4], 0x20);
+        x[i + 4] = (ivec)_mm256_permute2x128_si256((__m256i)fours[i], (__m256i)fours[i + 4], 0x31);
+    }
+#else
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < i; j++) {
+            const int32_t kept = x[i][j];
+            x[i][j] = x[j][i];
+            x[j][i] = kept;
+        }
+#endif
 }
 
 /* `count` numbers of x from an input on, and their largest, as bits without a sign: those of NaN are above all others. */
@@ -98,240 +148,258 @@ INLINE float NAME(round)(const Quantized *call, int row, int64_t at, int64_t cou
     return scale;
 }
 
-/* A row of x in steps, with zeros behind it. */
+/* A row of x. */
 static TARGET void NAME(prepare)(const Quantized *call, int row) {
-    const int vectors = vectors_of(call), blocks = 2 * vectors, each = SUMS / blocks;
-    const int32_t zero = call->parts->zeros ? -1 : NAME(zero)(call->zero, vectors, call->kind);
-    char *to = (char *)call->rows + row * call->padded_len;
-    memset(to, 0, call->padded_len);
-    int64_t block = 0;
+    const int32_t factor = call->parts->zeros ? 1 : -NAME(zero)(call, call->zero);
+    Block *block = (Block *)row_of(call, row);
     for (int64_t at = 0, end; at < call->len; at = end, block++) {
         int8_t whole[BLOCK];
         end = block_end(call, at);
-        const float scale = NAME(round)(call, row, at, end - at, whole);
-        char *step = to + block / blocks * step_bytes(vectors);
-        const int first = (int)(block % blocks) * each;
-        int8_t *low = (int8_t *)step + first * 4, *high = low + 64;
-        int32_t *sums = (int32_t *)(step + vectors * 64) + first;
-        float *scales = (float *)(step + vectors * 64 + 64) + first;
-        if (vectors == 1) memcpy(low, whole, BLOCK);
+        block->scale = NAME(round)(call, row, at, end - at, whole);
+        int32_t sum = 0;
+        for (int i = 0; i < BLOCK; i++) sum += whole[i];
+        block->sum = factor * sum;
+        if (!is_in_pairs(call)) memcpy(block->x, whole, BLOCK);
         else
-            for (int i = 0; i < BLOCK / 2; i++) low[i] = whole[2 * i], high[i] = whole[2 * i + 1];
-        for (int i = 0; i < each; i++) {
-            int32_t sum = 0;
-            for (int j = 0; j < BLOCK / each; j++) sum += whole[i * (BLOCK / each) + j];
-            sums[i] = -zero * sum;
-            scales[i] = scale;
-        }
+            for (int i = 0; i < BLOCK / 2; i++) {
+                ((int8_t *)block->x)[i] = whole[2 * i];
+                ((int8_t *)block->x)[BLOCK / 2 + i] = whole[2 * i + 1];
+            }
     }
 }
 
-/* Scales of `count` groups. */
-INLINE void NAME(load_scales)(const Quantized *call, const Part *part, int64_t at, int64_t count, float *to) {
-    int64_t i = 0;
+/* The scales of at most LANES groups of a column, and zeros behind them. */
+INLINE vec NAME(scales)(const Quantized *call, const Part *part, int64_t at, int64_t count) {
+    if (count >= LANES && (call->scale_dtype == FLOAT32 || call->scale_dtype == BFLOAT16))
+        return NAME(load_as)(part->scales, at, call->scale_dtype);
 #if LANES == 16
-    if (call->scale_dtype == FLOAT16 || call->scale_dtype == BFLOAT16)
-        for (; i < count; i += LANES) { /* integers have no scale of all */
-            const __mmask16 mask = (__mmask16)(0xffff >> (LANES - least(count - i, LANES)));
-            const __m256i halves = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)part->scales + at + i);
-            const __m512 wide = call->scale_dtype == FLOAT16
-                ? _mm512_cvtph_ps(halves)
-                : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-            _mm512_storeu_ps(to + i, wide);
-        }
+    if (count >= LANES && call->scale_dtype == FLOAT16)
+        return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)((const uint16_t *)part->scales + at)));
 #elif LANES == 8
-    if (call->scale_dtype == FLOAT16)
-        for (; i < count; i++)
-            to[i] = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(((const uint16_t *)part->scales)[at + i])));
+    if (count >= LANES && call->scale_dtype == FLOAT16)
+        return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)part->scales + at)));
 #endif
-    for (; i < count; i++) to[i] = stored_scale(call, part->scales, at + i);
+    float some[LANES] = {0};
+    for (int i = 0; i < count && i < LANES; i++) some[i] = stored_scale(call, part->scales, at + i);
+    return NAME(load)(some);
 }
 
-/* Codes, scales and zeros of columns from the block on that begins at an input; returns where the chunk ends. */
-INLINE int64_t NAME(load_chunk)(
-    const Quantized *call, const Part *part, int64_t column, int64_t from, Chunk *chunk, int num_columns, const int vectors
+/* The column of a lane; where there are fewer columns, the last one again. */
+INLINE int64_t NAME(column)(const Part *part, int64_t first, int lane) {
+    return least(first + lane, part->num_columns - 1);
+}
+
+INLINE void NAME(load_scales)(
+    const Quantized *call, const Part *part, int64_t column, int64_t group, int64_t count, NAME(Chunk) *chunk
 ) {
+    for (int64_t g = 0; g < count; g += LANES) {
+        ivec scales[LANES];
+        for (int c = 0; c < LANES; c++) {
+            const int64_t row = NAME(column)(part, column, c) * part->scale_stride;
+            scales[c] = (ivec)NAME(scales)(call, part, row + group + g, count - g);
+        }
+        NAME(transpose)(scales);
+        memcpy(chunk->scales + g, scales, sizeof scales);
+    }
+    for (int64_t g = 0; part->zeros && g < count; g++)
+        for (int c = 0; c < LANES; c++) {
+            const int64_t row = NAME(column)(part, column, c) * part->zero_stride;
+            chunk->zeros[g][c] = -NAME(zero)(call, zero_at(call, part, row + group + g));
+        }
+}
+
+/* 4 * LANES bytes of codes, of which the last may be missing. */
+INLINE ivec NAME(load_codes)(const uint8_t *from, int64_t count) {
+    if (count >= LANES * 4) return (ivec)*(const bytes *)from;
+    uint8_t padded[LANES * 4] __attribute__((aligned(64))) = {0};
+    if (count > 0) memcpy(padded, from, count);
+    return (ivec)*(const bytes *)padded;
+}
+
+/* Codes of a tile, from `count` bytes of every column on. Those of the next one, so many bytes later, are fetched: the
+   processor would not do so by itself, as a column ends before it has seen what is read. */
+INLINE void NAME(interleave)(
+    const uint8_t *const *columns,
+    int64_t count,
+    int64_t next,
+    int num_blocks,
+    ivec *to,
+    const int is_in_pairs,
+    const int is_flipped
+) {
+    const int64_t num_bytes = (int64_t)num_blocks * (is_in_pairs ? BLOCK / 2 : BLOCK);
+    for (int64_t at = 0; at < num_bytes; at += 4 * LANES) {
+        ivec words[LANES];
+        for (int c = 0; c < LANES; c++) {
+            words[c] = NAME(load_codes)(columns[c] + at, count - at);
+            if (at % 64 == 0) __builtin_prefetch(columns[c] + next + at, 0, 3);
+        }
+        NAME(transpose)(words);
+        for (int i = 0; i < LANES; i++) {
+            if (!is_in_pairs) *to++ = is_flipped ? words[i] ^ (int32_t)0x80808080 : words[i];
+            else { /* 4 words are a block, whose codes in low bits come first */
+                to[i / 4 * 8 + i % 4] = words[i] & 0x0f0f0f0f;
+                to[i / 4 * 8 + i % 4 + 4] = words[i] >> 4 & 0x0f0f0f0f;
+            }
+        }
+        if (is_in_pairs) to += 2 * LANES;
+    }
+}
+
+/* Codes, scales and zeros of a tile from the block on that begins at an input; returns where the chunk ends. */
+static TARGET int64_t NAME(load_chunk)(
+    const Quantized *call, const Part *part, int64_t column, int64_t from, NAME(Chunk) *chunk
+) {
+    const uint8_t *columns[LANES];
+    uint8_t unpacked[LANES][CHUNK * BLOCK];
+    for (int c = 0; c < LANES; c++) columns[c] = part->codes + NAME(column)(part, column, c) * part->stride;
+    int64_t until = least(from + CHUNK * BLOCK, call->len);
+    int num_blocks = (int)((until - from + BLOCK - 1) / BLOCK);
+    if (!is_in_steps(call)) {
+        until = from;
+        for (num_blocks = 0; num_blocks < CHUNK && until < call->len; num_blocks++) {
+            const int64_t end = block_end(call, until);
+            for (int c = 0; c < LANES; c++) {
+                memset(unpacked[c] + num_blocks * BLOCK, 0, BLOCK);
+                NAME(unpack)(call, columns[c], until, end, unpacked[c] + num_blocks * BLOCK);
+            }
+            until = end;
+        }
+    }
+    chunk->num_blocks = num_blocks;
+    if (is_in_pairs(call)) {
+        for (int c = 0; c < LANES; c++) columns[c] += from / 2;
+        NAME(interleave)(columns, (call->len - from + 1) / 2, LANES * part->stride, num_blocks, chunk->codes, 1, 0);
+    } else {
+        for (int c = 0; c < LANES; c++) columns[c] = is_in_steps(call) ? columns[c] + from : unpacked[c];
+        const int64_t count = is_in_steps(call) ? call->len - from : num_blocks * BLOCK;
+        const int64_t next = LANES * part->stride;
+        if (NAME(is_flipped)(call)) NAME(interleave)(columns, count, next, num_blocks, chunk->codes, 0, 1);
+        else NAME(interleave)(columns, count, next, num_blocks, chunk->codes, 0, 0);
+    }
     const int64_t group = group_of(call, from);
-    const int is_unpacked = !is_in_steps(call);
-    int64_t until = is_unpacked ? from : least(from + CHUNK * BLOCK, call->len);
-    int64_t num_blocks = (until - from + BLOCK - 1) / BLOCK;
-    for (; is_unpacked && num_blocks < CHUNK && until < call->len; num_blocks++) {
-        const int64_t end = block_end(call, until);
-        for (int c = 0; c < num_columns; c++) {
-            const uint8_t *codes = part->codes + (column + c) * part->stride;
-            NAME(unpack)(call, codes, until, end, chunk->unpacked[c] + num_blocks * BLOCK);
-        }
-        until = end;
-    }
-    chunk->num_steps = (num_blocks + 2 * vectors - 1) / (2 * vectors);
-    chunk->num_bytes = is_unpacked ? num_blocks * BLOCK : (until - from + vectors - 1) / vectors;
-    const int64_t num_groups = group_of(call, until - 1) + 1 - group;
-    for (int c = 0; c < num_columns; c++) {
-        const int64_t row = column + c;
-        chunk->codes[c] = is_unpacked ? chunk->unpacked[c] : part->codes + row * part->stride + from / vectors;
-        NAME(load_scales)(call, part, row * part->scale_stride + group, num_groups, chunk->scales[c]);
-        for (int64_t g = 0; part->zeros && g < num_groups; g++) {
-            const int32_t zero = zero_at(call, part, row * part->zero_stride + group + g);
-            chunk->zeros[c][g] = -NAME(zero)(zero, vectors, call->kind);
-        }
-    }
+    NAME(load_scales)(call, part, column, group, group_of(call, until - 1) + 1 - group, chunk);
     return until;
 }
 
-/* Bytes of codes, of which the last may be missing. */
-INLINE bytes NAME(load_codes)(const uint8_t *from, int64_t count) {
-    if (count >= LANES * 4) return *(const bytes *)from;
-    uint8_t padded[LANES * 4] __attribute__((aligned(64))) = {0};
-    if (count > 0) memcpy(padded, from, count);
-    return *(const bytes *)padded;
-}
-
-/* What is the same in all steps: constants, but for pointers and counts. */
-typedef struct {
-    const Chunk *chunk;
-    const Map *map;
-    const char *x;
-    int64_t x_stride;
-    int num_rows;
-    int num_columns;
-    int vectors;
-    int is_flipped;
-    int has_zeros;
-} NAME(Steps);
-
-/* A step, added to the sums of every row and column; `is_last`, a constant: of which codes may be missing. */
-INLINE void NAME(add_step)(const NAME(Steps) *its, int64_t step, int pass, vec *totals, const int is_last) {
-    const Chunk *chunk = its->chunk;
-    const int64_t at = step * 64 + pass * LANES * 4;
-    const int64_t group = its->map[step].first - its->map->first;
-    const ivec later = NAME(load_int)(its->map[step].later + pass * LANES);
-    bytes low[4], high[4];
-    vec scales[4];
-    ivec zeros[4];
-    for (int c = 0; c < its->num_columns; c++) {
-        if (is_last) low[c] = NAME(load_codes)(chunk->codes[c] + at, chunk->num_bytes - at);
-        else low[c] = *(const bytes *)(chunk->codes[c] + at);
-        if (its->is_flipped) low[c] ^= (int8_t)-128;
-        if (its->vectors == 2) {
-            high[c] = (bytes)((ivec)low[c] >> 4) & 15;
-            low[c] &= 15;
-        }
-        scales[c] = __builtin_shuffle(NAME(load)(chunk->scales[c] + group), later);
-        if (its->has_zeros) zeros[c] = __builtin_shuffle(NAME(load_int)(chunk->zeros[c] + group), later);
-    }
-    for (int r = 0; r < its->num_rows; r++) {
-        const char *from = its->x + r * its->x_stride + step * step_bytes(its->vectors) + pass * LANES * 4;
-        const bytes x_low = *(const bytes *)from, x_high = *(const bytes *)(from + (its->vectors - 1) * 64);
-        const ivec x_sums = NAME(load_int)((const int32_t *)(from + its->vectors * 64));
-        const vec x_scales = NAME(load)((const float *)(from + its->vectors * 64 + 64));
-        for (int c = 0; c < its->num_columns; c++) {
-            ivec products = its->has_zeros ? NAME(times)(x_sums, zeros[c]) : x_sums;
-            products = NAME(dot)(products, low[c], x_low, its->vectors);
-            if (its->vectors == 2) products = NAME(dot)(products, high[c], x_high, its->vectors);
-            const int i = r * its->num_columns + c;
-            totals[i] = NAME(fused)(__builtin_convertvector(products, vec), x_scales * scales[c], totals[i]);
-        }
-    }
-}
-
-/* Rows of x by a chunk, added to sums. */
-INLINE void NAME(add_rows)(const NAME(Steps) *its, float *sums) {
-    const int count = its->num_rows * its->num_columns;
-    const int64_t num_full = its->chunk->num_bytes / 64;
-    for (int pass = 0; pass < PASSES; pass++) {
-        vec totals[SUMS];
-        for (int i = 0; i < count; i++) totals[i] = NAME(load)(sums + i * SUMS + pass * LANES);
-        for (int64_t step = 0; step < num_full; step++) NAME(add_step)(its, step, pass, totals, 0);
-        if (num_full < its->chunk->num_steps) NAME(add_step)(its, num_full, pass, totals, 1);
-        for (int i = 0; i < count; i++) NAME(store)(sums + i * SUMS + pass * LANES, totals[i]);
-    }
-}
-
-/* Results of `num_rows` rows, a constant: the sums of each are added by halves. */
-INLINE void NAME(write_sums)(
-    const Quantized *call, int64_t row, int64_t column, const float *sums, const int num_rows, const int num_columns
+/* Products of a block with `num_rows` rows, a constant, added to the sums of each. */
+INLINE void NAME(multiply_block)(
+    const ivec *codes, const Block *block, int64_t stride, ivec *sums, const int num_rows, const int is_small
 ) {
-    float results[ROWS * 4];
-    for (int first = 0; first < num_rows * num_columns; first += LANES) {
-        const int count = (int)least(LANES, num_rows * num_columns - first);
-        vec vectors[LANES], parts[PASSES];
-        for (int i = 0; i < count; i++) {
-            for (int p = 0; p < PASSES; p++) parts[p] = NAME(load)(sums + (first + i) * SUMS + p * LANES);
-            for (int half = PASSES / 2; half > 0; half /= 2)
-                for (int p = 0; p < half; p++) parts[p] += parts[p + half];
-            vectors[i] = parts[0];
-        }
-        NAME(store)(results + first, NAME(sums)(vectors, count));
+#if LANES == 8
+    if (is_small) { /* 16 products of 15 and 127 fit 16 bits */
+        __m256i pairs[SIDE];
+        for (int r = 0; r < num_rows; r++) pairs[r] = _mm256_setzero_si256();
+        for (int w = 0; w < WORDS; w++)
+            for (int r = 0; r < num_rows; r++) {
+                const __m256i x = _mm256_set1_epi32(of_row(block, r, stride)->x[w]);
+                pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16((__m256i)codes[w], x));
+                IN_ORDER(pairs[r]);
+            }
+        for (int r = 0; r < num_rows; r++) sums[r] += (ivec)_mm256_madd_epi16(pairs[r], _mm256_set1_epi16(1));
+        return;
     }
-    for (int r = 0; r < num_rows; r++) write_columns(call, row + r, column, results + r * num_columns, num_columns);
+#else
+    (void)is_small;
+#endif
+    for (int w = 0; w < WORDS; w++)
+        for (int r = 0; r < num_rows; r++) {
+            sums[r] = NAME(dot)(sums[r], codes[w], of_row(block, r, stride)->x[w] - (ivec){0});
+            IN_ORDER(sums[r]);
+        }
 }
 
-/* Some columns of the rows `row .. end`, at most TILE. */
-INLINE void NAME(multiply_tile)(
-    const Quantized *call,
-    const Part *part,
-    int row,
-    int end,
-    int64_t column,
-    const int num_columns,
-    const int vectors,
-    const int is_flipped,
+/* Rows of x by a chunk, added to totals. Only `chunk`, `groups`, `block` and `stride` are no constants. */
+INLINE void NAME(add_rows)(
+    const NAME(Chunk) *chunk,
+    const int32_t *groups,
+    const Block *block,
+    int64_t stride,
+    vec *totals,
+    const int num_rows,
+    const int is_small,
     const int has_zeros
 ) {
-    const int num_rows = end - row;
-    float sums[TILE * 4 * SUMS];
-    Chunk chunk;
-    memset(sums, 0, sizeof(float) * num_rows * num_columns * SUMS);
-    const Map *map = map_of(call);
-    const char *x = (const char *)call->rows + row * call->padded_len;
-    for (int64_t at = 0; at < call->len; map += chunk.num_steps, x += chunk.num_steps * step_bytes(vectors)) {
-        at = NAME(load_chunk)(call, part, column, at, &chunk, num_columns, vectors);
-        for (int r = 0; r < num_rows;) {
-            const int64_t stride = call->padded_len;
-            float *its = sums + r * num_columns * SUMS;
-            const int count = LANES == 16 ? (int)least(3, num_rows - r) : 1; /* so many fill the registers */
-#define STEPS(rows) &(NAME(Steps)){&chunk, map, x + r * stride, stride, rows, num_columns, vectors, is_flipped, has_zeros}
-            if (count == 3) NAME(add_rows)(STEPS(3), its);
-            else if (count == 2) NAME(add_rows)(STEPS(2), its);
-            else NAME(add_rows)(STEPS(1), its);
-#undef STEPS
-            r += count;
+    vec its[SIDE];
+    for (int r = 0; r < num_rows; r++) its[r] = totals[r];
+    for (int b = 0; b < chunk->num_blocks; b++, block++) {
+        const int group = groups[b] - groups[0];
+        ivec sums[SIDE];
+        for (int r = 0; r < num_rows; r++) {
+            sums[r] = of_row(block, r, stride)->sum - (ivec){0};
+            if (has_zeros) sums[r] = NAME(times)(sums[r], chunk->zeros[group]);
+        }
+        NAME(multiply_block)(chunk->codes + b * WORDS, block, stride, sums, num_rows, is_small);
+        for (int r = 0; r < num_rows; r++) {
+            const vec scale = NAME(all)(of_row(block, r, stride)->scale) * chunk->scales[group];
+            its[r] = NAME(fused)(__builtin_convertvector(sums[r], vec), scale, its[r]);
         }
     }
-    int r = 0;
-    for (; r + ROWS <= num_rows; r += ROWS)
-        NAME(write_sums)(call, row + r, part->first + column, sums + r * num_columns * SUMS, ROWS, num_columns);
-    for (; r < num_rows; r++)
-        NAME(write_sums)(call, row + r, part->first + column, sums + r * num_columns * SUMS, 1, num_columns);
+    for (int r = 0; r < num_rows; r++) totals[r] = its[r];
 }
 
-INLINE void NAME(multiply_range)(
-    const Quantized *call, const Part *part, int64_t from, int64_t until, const int vectors, const int is_flipped, const int has_zeros
+INLINE void NAME(add_all)(
+    const Quantized *call,
+    const NAME(Chunk) *chunk,
+    int64_t first_block,
+    int row,
+    int num_rows,
+    vec *totals,
+    const int is_small,
+    const int has_zeros
 ) {
-    for (int64_t column = from; column < until;) {
-        const int is_four = column + 4 <= until;
-        for (int row = 0; row < call->num_rows; row += TILE) {
-            const int end = (int)least(row + TILE, call->num_rows);
-            if (is_four) NAME(multiply_tile)(call, part, row, end, column, 4, vectors, is_flipped, has_zeros);
-            else NAME(multiply_tile)(call, part, row, end, column, 1, vectors, is_flipped, has_zeros);
-        }
-        column += is_four ? 4 : 1;
+    const int32_t *groups = groups_of(call) + first_block;
+    for (int r = 0, count; r < num_rows; r += count) {
+        const Block *block = (const Block *)row_of(call, row + r) + first_block;
+        const int left = num_rows - r;
+#define ADD(rows) NAME(add_rows)(chunk, groups, block, call->padded_len, totals + r, count = rows, is_small, has_zeros)
+        if (left >= SIDE) ADD(SIDE);
+        else if (left >= 4) ADD(4);
+        else if (left >= 2) ADD(2);
+        else ADD(1);
+#undef ADD
     }
+}
+
+/* LANES columns, or the `count` that are left, of a row. */
+INLINE void NAME(write)(const Quantized *call, int64_t row, int64_t column, vec totals, int count) {
+    if (count < LANES) {
+        float some[LANES];
+        NAME(store)(some, totals);
+        write_columns(call, row, column, some, count);
+        return;
+    }
+    if (call->bias) totals += NAME(load_as)(call->bias, column, call->dtype);
+    NAME(store_as)(call->output, row * call->num_columns + column, totals, call->dtype);
+}
+
+/* LANES columns, or the `count` that are left, of the rows `row .. end`, at most TILE. */
+static TARGET void NAME(multiply_tile)(
+    const Quantized *call, const Part *part, int row, int end, int64_t column, int count
+) {
+    vec totals[TILE];
+    NAME(Chunk) chunk;
+    memset(totals, 0, sizeof(vec) * (end - row));
+    int64_t block = 0;
+    for (int64_t at = 0; at < call->len; block += chunk.num_blocks) {
+        at = NAME(load_chunk)(call, part, column, at, &chunk);
+#define ADD(is_small, has_zeros) NAME(add_all)(call, &chunk, block, row, end - row, totals, is_small, has_zeros)
+        if (is_small(call) && part->zeros) ADD(1, 1);
+        else if (is_small(call)) ADD(1, 0);
+        else if (part->zeros) ADD(0, 1);
+        else ADD(0, 0);
+#undef ADD
+    }
+    for (int r = 0; row + r < end; r++) NAME(write)(call, row + r, part->first + column, totals[r], count);
 }
 
 static TARGET void NAME(multiply)(const Quantized *call, const Part *part, int64_t from, int64_t until) {
-    const int has_zeros = part->zeros != 0;
-    if (vectors_of(call) == 2) {
-        if (has_zeros) NAME(multiply_range)(call, part, from, until, 2, 0, 1);
-        else NAME(multiply_range)(call, part, from, until, 2, 0, 0);
-    } else if (NAME(is_flipped)(1, call->kind)) {
-        if (has_zeros) NAME(multiply_range)(call, part, from, until, 1, 1, 1);
-        else NAME(multiply_range)(call, part, from, until, 1, 1, 0);
-    } else {
-        if (has_zeros) NAME(multiply_range)(call, part, from, until, 1, 0, 1);
-        else NAME(multiply_range)(call, part, from, until, 1, 0, 0);
-    }
+    for (int64_t column = from; column < until; column += LANES)
+        for (int row = 0; row < call->num_rows; row += TILE) {
+            const int end = (int)least(row + TILE, call->num_rows);
+            NAME(multiply_tile)(call, part, row, end, column, (int)least(LANES, until - column));
+        }
 }
 
-#undef PASSES
 #undef bytes
+#undef SIDE
