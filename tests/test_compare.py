@@ -210,6 +210,18 @@ def test_slower_than_a_rival_is_a_missed_floor() -> None:
     assert ratio.note.endswith("**behind in tokens/s, TTFT p50, ITL p50, ITL p99**")
 
 
+def test_a_type_that_is_served_in_two_ways_is_compared_twice() -> None:
+    speeds = {"Penstock int8": 80, "Penstock int8, rounded": 120, "rival Q8_0": 100}
+    runs = {("1 at once", name): [Measured(speed, 50, 5, 9)] for name, speed in speeds.items()}
+    ours = [_contender("Penstock int8", "int8", is_ours=True)]
+    ours.append(ours[0]._replace(name="Penstock int8, rounded", way="rounded"))
+    figures = summary.summarise("demo", [*ours, _contender("rival Q8_0", "int8")], runs, models.Counts(1, 1))
+    assert [(it.name, it.value) for it in figures[:2]] == [
+        ("demo, 1 at once: times the tokens/s of rival Q8_0", 0.8),
+        ("demo, 1 at once, rounded: times the tokens/s of rival Q8_0", 1.2),
+    ]
+
+
 def _contender(name: str, dtype: str = "float32", is_ours: bool = False) -> Contender:
     bits = (32, 32) if dtype == "float32" else (8, 16)
     return Contender(name, "1.0", lambda model: pytest.fail(f"{model} was served"), dtype, bits, is_ours)
@@ -226,7 +238,9 @@ def test_quantized_models_are_compared_beside_bfloat16(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(servers, "_openvino_version", lambda: "2026.4")
     names = [it.name for it in servers.contenders(question.QUANTIZED.dtypes)]
-    ours = ["Penstock bfloat16", "Penstock int8", "Penstock int4"]
+    ours = ["Penstock bfloat16"]
+    for bits in (8, 4):
+        ours += [f"Penstock int{bits}", f"Penstock int{bits}, rounded to int8"]
     assert names == [*ours, "llama.cpp", "OpenVINO bfloat16", "OpenVINO int8", "OpenVINO int4"]
     found = question.loads(question.QUANTIZED, 1)
     assert {where: (it.concurrency, it.num_requests, it.input_len) for where, it in found.items()} == {
@@ -259,7 +273,9 @@ def test_what_is_not_installed_is_named_with_the_reason(
         "Penstock float32",
         "Penstock bfloat16",
         "Penstock int8",
+        "Penstock int8, rounded to int8",
         "Penstock int4",
+        "Penstock int4, rounded to int8",
     ]
     note = question.setting(everyone).note
     assert "no transformers: its server needs packages of its own: `make rivals`" in note

@@ -34,6 +34,8 @@ class Contender(NamedTuple):
     flags: tuple[str, ...] = ("--ignore-eos",)
     # Whether its output in float32 must be equal to the others'.
     is_exact: bool = True
+    # Where Penstock serves a type in more than one way: what is not as it comes.
+    way: str = ""
 
 
 class Absent(NamedTuple):
@@ -89,14 +91,24 @@ def contenders(dtypes: tuple[str, ...] | None = None) -> list[Contender | Absent
     """All servers, or those of some types; Penstock first."""
     formats = [its for its in FORMATS if dtypes is None or its.dtype in dtypes]
     others = [_transformers()] if dtypes is None or "float32" in dtypes else []
-    return [*map(_penstock, formats), *others, *_llama_cpps(formats), *_openvinos(formats)]
+    ours = [contender for its in formats for contender in _penstocks(its)]
+    return [*ours, *others, *_llama_cpps(formats), *_openvinos(formats)]
 
 
-def _penstock(its: Format) -> Contender:
+def _penstocks(its: Format) -> list[Contender]:
+    """Quantized weights also with what they are multiplied by rounded, as llama.cpp always does."""
+    ways = {"": its.flags}
+    if any(flag.startswith("--quantize=") for flag in its.flags):
+        ways["rounded to int8"] = (*its.flags, "--cpu-activations=int8")
+    return [_penstock(its, way, flags) for way, flags in ways.items()]
+
+
+def _penstock(its: Format, way: str, flags: tuple[str, ...]) -> Contender:
     def start(model: Path) -> Server:
-        return Server(f"--model-id={model}", *its.flags)
+        return Server(f"--model-id={model}", *flags)
 
-    return Contender(f"Penstock {its.dtype}", version("penstock"), start, its.dtype, its.bits, is_ours=True)
+    name = f"Penstock {its.dtype}" + (f", {way}" if way else "")
+    return Contender(name, version("penstock"), start, its.dtype, its.bits, is_ours=True, way=way)
 
 
 def _transformers() -> Contender | Absent:

@@ -16,11 +16,13 @@ def summarise(model: str, present: list[Contender], runs: Runs, counts: Counts) 
     the figures of every server.
     """
     figures: list[Figure] = []
-    ours = {it.dtype: it.name for it in present if it.is_ours}
-    pairs = [(ours[it.dtype], it.name) for it in present if not it.is_ours]
+    ours = [it for it in present if it.is_ours]
+    pairs = [(it, rival) for rival in present if not rival.is_ours for it in ours if it.dtype == rival.dtype]
     for load in dict.fromkeys(load for load, _ in runs):
         where = f"{model}, {load}"
-        figures += [_ratio(where, rival, runs[load, mine], runs[load, rival]) for mine, rival in pairs]
+        for mine, rival in pairs:
+            label = f"{where}, {mine.way}" if mine.way else where
+            figures.append(_ratio(label, rival.name, runs[load, mine.name], runs[load, rival.name]))
         figures += [_own(where, it, runs[load, it.name], counts) for it in present]
     return figures
 
