@@ -170,7 +170,8 @@ def test_a_product_of_many_rows_has_the_bits_of_few(
     whole = native_linear.multiply(x, (weight,), None, lanes)
     expected = x.double() @ weight.double().T
     torch.testing.assert_close(whole.double(), expected, atol=1e-2, rtol=1e-2)
-    for rows in (slice(0, 1), slice(90, 93), slice(94, 101), slice(5, 24), slice(1, 98), slice(7, 300)):
+    few = [slice(20, 20 + count) for count in range(1, 10)]
+    for rows in (*few, slice(90, 93), slice(94, 101), slice(5, 24), slice(1, 98), slice(7, 300)):
         assert torch.equal(native_linear.multiply(x[rows], (weight,), None, lanes), whole[rows])
 
 
