@@ -55,6 +55,29 @@ def repair() -> None:
         return interpreter.TensorHandle(products + d.data, d.dtype.scalar)
 
     builder.cast_impl, builder.create_dot, builder.create_fp_to_fp = cast, dot, fp_to_fp
+    _make_masks_bool()
+
+
+def _make_masks_bool() -> None:
+    """A comparison of numbers that is spread over a block has their type; from 3.9 on no mask may have it."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    builder: Any = interpreter.InterpreterBuilder
+    plain_load, plain_store = builder.create_masked_load, builder.create_masked_store
+
+    def as_bool(mask: Any) -> Any:
+        if mask.data.dtype == np.bool_:
+            return mask
+        return interpreter.TensorHandle(mask.data.astype(np.bool_), tl.int1)
+
+    def load(self: Any, pointers: Any, mask: Any, *more: Any) -> Any:
+        return plain_load(self, pointers, as_bool(mask), *more)
+
+    def store(self: Any, pointers: Any, value: Any, mask: Any, *more: Any) -> Any:
+        return plain_store(self, pointers, value, as_bool(mask), *more)
+
+    builder.create_masked_load, builder.create_masked_store = load, store
 
 
 def speed_up() -> None:
