@@ -41,7 +41,7 @@ ALL = Comparison(
     4,
     (1, 8, 16, 32),
 )
-# Within twenty minutes on two cores.
+# Forty minutes on two slow cores.
 QUANTIZED = Comparison({"500M Llama": models.llama_500m}, ("bfloat16", "int8", "int4"), 2, 2, (1, 8, 16))
 
 

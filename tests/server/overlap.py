@@ -32,19 +32,13 @@ def play_overlapped(engines: Sequence[Engine], plays: Sequence[Play[Result]]) ->
     with ExitStack() as stack:
         threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in engines]
         players = [_Player(play, stack.enter_context(ThreadPoolExecutor(1))) for play in plays]
-        turns, step = deque(players), 0
-        while turns:
-            player = turns.popleft()
-            player.land(threads)
-            plan = player.next_plan()
-            if plan is None:
-                continue
-            step += 1
-            plan = replace(plan, epoch=1, step=step)
-            player.flight = [
-                thread.submit(engine.launch, plan) for thread, engine in zip(threads, engines, strict=True)
-            ]
-            turns.append(player)
+        try:
+            _take_turns(players, engines, threads)
+        except BaseException as error:
+            # Else their threads would wait for ever, and this one for them.
+            for player in players:
+                player.fail(error)
+            raise
         return [player.done.result() for player in players]
 
 
@@ -54,13 +48,20 @@ class _Player(Generic[Result]):
     def __init__(self, play: Play[Result], thread: ThreadPoolExecutor) -> None:
         self.flight: list[Future[PendingOutcome]] = []
         self._plans: SimpleQueue[Plan | None] = SimpleQueue()
-        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self._outcomes: SimpleQueue[Outcome | BaseException] = SimpleQueue()
         self.done = thread.submit(play, self._execute)
         self.done.add_done_callback(lambda _: self._plans.put(None))
 
     def _execute(self, plan: Plan) -> Any:
         self._plans.put(plan)
-        return self._outcomes.get()
+        outcome = self._outcomes.get()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def fail(self, error: BaseException) -> None:
+        """End what waits for an outcome, which does not come."""
+        self._outcomes.put(error)
 
     def next_plan(self) -> Plan | None:
         """None once it has played to its end."""
@@ -78,6 +79,24 @@ class _Player(Generic[Result]):
             assert other.sampled_ids == outcomes[0].sampled_ids
             assert other.errors == outcomes[0].errors
         self._outcomes.put(outcomes[0])
+
+
+def _take_turns(
+    players: Sequence[_Player[Result]], engines: Sequence[Engine], threads: Sequence[ThreadPoolExecutor]
+) -> None:
+    turns, step = deque(players), 0
+    while turns:
+        player = turns.popleft()
+        player.land(threads)
+        plan = player.next_plan()
+        if plan is None:
+            continue
+        step += 1
+        plan = replace(plan, epoch=1, step=step)
+        player.flight = [
+            thread.submit(engine.launch, plan) for thread, engine in zip(threads, engines, strict=True)
+        ]
+        turns.append(player)
 
 
 def _resolve(launched: Future[PendingOutcome]) -> Outcome:
