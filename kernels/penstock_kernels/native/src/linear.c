@@ -15,9 +15,6 @@ enum { TILE_ROWS = 96, TILE_BYTES = 1 << 14, WORTH_TILES = 16, WORTH_WIDENING = 
 /* Bias of columns that have none. */
 static const float zeros[4];
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #if __GNUC__ >= 10 /* older ones do not know the instruction */
 #define WITH_PAIRS
 #endif

@@ -96,7 +96,8 @@ INLINE void NAME(multiply_columns)(
         NAME(multiply_rows)(call, part, row, column, 1, num_columns, ahead, next, after, dtype);
 }
 
-/* The columns of a single row in the order of memory, so that the processor fetches ahead by itself. */
+/* The columns of a single row in the order of memory, so that the processor fetches ahead by itself. Only vectors of 16
+   numbers are as fast as memory one column at a time, as each product of a column waits for the one before. */
 INLINE void NAME(multiply_one)(
     const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int dtype
 ) {
@@ -104,8 +105,8 @@ INLINE void NAME(multiply_one)(
         NAME(multiply_block)(call, part, row, column, 1, 1, 0, 0, dtype);
 }
 
-/* The columns of at most 2 * ROWS rows, a constant, two by two, so that each weight is loaded once. ROWS rows are as
-   fast four by four, and faster in pairs of 16 bits. */
+/* The columns of at most 2 * ROWS rows, a constant, two by two, so that each weight is loaded once, and two chains of
+   products go on at a time. ROWS rows are as fast four by four, and faster in pairs of 16 bits. */
 INLINE void NAME(multiply_few)(
     const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int num_rows, const int dtype
 ) {
@@ -276,10 +277,11 @@ INLINE void NAME(multiply_tile)(
     const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until, const int dtype
 ) {
     const int num_rows = end - row;
-    if (num_rows == 1) return NAME(multiply_one)(call, part, row, from, until, dtype);
+    if (num_rows == 1 && LANES == 16) return NAME(multiply_one)(call, part, row, from, until, dtype);
 #define FEW(number) \
     if (number <= 2 * ROWS && number != ROWS && num_rows == number) \
         return NAME(multiply_few)(call, part, row, from, until, number <= 2 * ROWS ? number : 1, dtype)
+    FEW(1);
     FEW(2);
     FEW(3);
     FEW(4);

@@ -48,9 +48,6 @@ static void expand_others(const Quantized *call, const Part *part, int64_t colum
     }
 }
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #if __GNUC__ >= 10 /* older ones do not know the instruction */
 #define WITH_PAIRS
 #endif

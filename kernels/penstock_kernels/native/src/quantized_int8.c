@@ -8,9 +8,6 @@
 
 #include <float.h>
 #include <math.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 /* Inputs of a block, and words of 4 of them; blocks and rows for which codes and sums are kept. */
 enum { BLOCK = 32, WORDS = BLOCK / 4, CHUNK = 32, TILE = 64 };

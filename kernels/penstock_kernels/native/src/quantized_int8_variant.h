@@ -168,39 +168,47 @@ static TARGET void NAME(prepare)(const Quantized *call, int row) {
     }
 }
 
-/* The scales of at most LANES groups of a column, and zeros behind them. */
-INLINE vec NAME(scales)(const Quantized *call, const Part *part, int64_t at, int64_t count) {
-    if (count >= LANES && (call->scale_dtype == FLOAT32 || call->scale_dtype == BFLOAT16))
-        return NAME(load_as)(part->scales, at, call->scale_dtype);
-#if LANES == 16
-    if (count >= LANES && call->scale_dtype == FLOAT16)
-        return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)((const uint16_t *)part->scales + at)));
-#elif LANES == 8
-    if (count >= LANES && call->scale_dtype == FLOAT16)
-        return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)part->scales + at)));
-#endif
-    float some[LANES] = {0};
-    for (int i = 0; i < count && i < LANES; i++) some[i] = stored_scale(call, part->scales, at + i);
-    return NAME(load)(some);
-}
-
 /* The column of a lane; where there are fewer columns, the last one again. */
 INLINE int64_t NAME(column)(const Part *part, int64_t first, int lane) {
     return least(first + lane, part->num_columns - 1);
 }
 
+/* Whether scales are converted LANES at a time. */
+INLINE int NAME(are_in_vectors)(const Quantized *call) {
+    return call->scale_dtype == FLOAT32 || call->scale_dtype == BFLOAT16 || (LANES > 4 && call->scale_dtype == FLOAT16);
+}
+
+/* Those of LANES groups of a column. */
+INLINE vec NAME(scales)(const Quantized *call, const Part *part, int64_t at) {
+#if LANES == 16
+    if (call->scale_dtype == FLOAT16)
+        return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)((const uint16_t *)part->scales + at)));
+#elif LANES == 8
+    if (call->scale_dtype == FLOAT16)
+        return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)part->scales + at)));
+#endif
+    return NAME(load_as)(part->scales, at, call->scale_dtype);
+}
+
 INLINE void NAME(load_scales)(
     const Quantized *call, const Part *part, int64_t column, int64_t group, int64_t count, NAME(Chunk) *chunk
 ) {
-    for (int64_t g = 0; g < count; g += LANES) {
+    int64_t g = 0;
+    /* Where fewer are left than fill a vector, it begins with groups before them. */
+    for (int64_t left; (left = least(LANES, count - g)) > 0 && group + g + left >= LANES && NAME(are_in_vectors)(call); g += left) {
         ivec scales[LANES];
         for (int c = 0; c < LANES; c++) {
             const int64_t row = NAME(column)(part, column, c) * part->scale_stride;
-            scales[c] = (ivec)NAME(scales)(call, part, row + group + g, count - g);
+            scales[c] = (ivec)NAME(scales)(call, part, row + group + g + left - LANES);
         }
         NAME(transpose)(scales);
-        memcpy(chunk->scales + g, scales, sizeof scales);
+        memcpy(chunk->scales + g, scales + (LANES - left), sizeof(vec) * left);
     }
+    for (; g < count; g++)
+        for (int c = 0; c < LANES; c++) {
+            const int64_t row = NAME(column)(part, column, c) * part->scale_stride;
+            chunk->scales[g][c] = stored_scale(call, part->scales, row + group + g);
+        }
     for (int64_t g = 0; part->zeros && g < count; g++)
         for (int c = 0; c < LANES; c++) {
             const int64_t row = NAME(column)(part, column, c) * part->zero_stride;

@@ -14,6 +14,8 @@
 #include "end_variant.h"
 
 #if defined(__x86_64__)
+#include <immintrin.h>
+
 #define LANES 8
 #define ROWS 2
 #define HALVES(size, half) \

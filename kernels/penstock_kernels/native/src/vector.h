@@ -15,8 +15,16 @@ INLINE void NAME(store)(float *to, vec x) { *(NAME(loose) *)to = x; }
 /* Numbers of a type, which is a constant: LANES from the one at `at` on. */
 INLINE vec NAME(load_as)(const void *from, int64_t at, const int dtype) {
     if (dtype == FLOAT32) return NAME(load)((const float *)from + at);
+    const uint16_t *numbers = (const uint16_t *)from + at;
+    /* Some compilers widen halves of a vector one by one. */
+#if LANES == 16
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)numbers)), 16);
+#elif LANES == 8
+    return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)numbers)), 16);
+#else
     typedef uint32_t wide __attribute__((vector_size(LANES * 4)));
-    return (vec)(__builtin_convertvector(*(const NAME(half) *)((const uint16_t *)from + at), wide) << 16);
+    return (vec)(__builtin_convertvector(*(const NAME(half) *)numbers, wide) << 16);
+#endif
 }
 
 INLINE void NAME(store_as)(void *to, int64_t at, vec x, const int dtype) {
