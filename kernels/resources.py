@@ -12,9 +12,7 @@ import importlib
 import json
 import pkgutil
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +27,7 @@ sys.path.insert(0, str(_HERE))
 import penstock_kernels as ops  # noqa: E402
 import torch  # noqa: E402
 import triton  # noqa: E402
+from cubin import Cubin  # noqa: E402
 from penstock_kernels import AttentionSpans, gpu  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
@@ -37,7 +36,6 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 TABLE = _HERE / "resources.json"
 DOCS = _HERE.parent / "docs" / "kernels.md"
 CAPABILITIES = {"sm_90": (90, 232_448), "sm_80": (80, 166_912)}
-_BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 _TYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
@@ -366,23 +364,13 @@ def _specialise(kernel: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _measure(cubin: bytes) -> dict[str, int]:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        usage = subprocess.run(
-            [_BINARIES / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
-        code = subprocess.run(
-            [_BINARIES / "nvdisasm", "-c", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    assert found, usage
+    compiled = Cubin(cubin)
     return {
-        "registers": int(found[1]),
-        "spill_bytes": int(found[2]),
-        "hgmma": len(re.findall(r"\bHGMMA", code)),
-        "hmma": len(re.findall(r"\bHMMA", code)),
-        "wide_loads": len(re.findall(r"\b(?:LDG\S*\.128|LDGSTS\S*\.128)", code)),
+        "registers": compiled.registers,
+        "spill_bytes": compiled.spill_bytes,
+        "hgmma": len(re.findall(r"\bHGMMA", compiled.code)),
+        "hmma": len(re.findall(r"\bHMMA", compiled.code)),
+        "wide_loads": len(re.findall(r"\b(?:LDG\S*\.128|LDGSTS\S*\.128)", compiled.code)),
     }
 
 

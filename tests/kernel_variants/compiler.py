@@ -11,10 +11,7 @@ TRITON_CACHE_DIR.
 import argparse
 import importlib
 import os
-import re
-import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -27,12 +24,16 @@ from triton.compiler import ASTSource
 from kernel_variants.recorder import read
 from kernel_variants.variant import Variant, target
 
+# Behind the installed packages, which are to be compiled.
+sys.path.append(str(Path(__file__).parents[2] / "kernels"))
+
+from cubin import Cubin
+
 # Shared memory that a program may have.
 _SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448}
 # A device chooses their tiles by its memory; the tests launch those of Hopper, kernels/resources.py has others.
 _TILED_BY_DEVICE = ("_decode_attention_kernel", "_prefill_attention_kernel")
 _EIGHT_BITS = "*fp8e4nv"
-_CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
 def possible_on(variants: Iterable[Variant], capability: int) -> list[Variant]:
@@ -88,19 +89,8 @@ def _complaint(variant: Variant, capability: int) -> str | None:
     shared = compiled.metadata.shared
     if shared > _SHARED_BYTES[capability]:
         return f"takes {shared} bytes of shared memory: {variant.label}"
-    spilled = _spilled_bytes(compiled.asm["cubin"])
+    spilled = Cubin(compiled.asm["cubin"]).spill_bytes
     return f"spills {spilled} bytes: {variant.label}" if spilled else None
-
-
-def _spilled_bytes(cubin: bytes) -> int:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(_CUOBJDUMP), "-res-usage", file.name]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"STACK:(\d+)", usage)
-    assert found, usage
-    return int(found[1])
 
 
 def main() -> int:

@@ -9,20 +9,27 @@ from penstock_kernels.base.kernel_errors import is_kernel_error
 
 _BROKEN = """
 import torch, triton, triton.language as tl
+from penstock_kernels import gpu
 from penstock_kernels.base.kernel_errors import is_kernel_error
 from triton.compiler import ASTSource
 from kernel_variants.variant import target
 
 @triton.jit
-def broken(x_ptr):
-    top = tl.topk(tl.load(x_ptr + tl.arange(0, 64)), 1)
-    tl.store(x_ptr + tl.arange(0, 1), top)
+def odd(x_ptr):
+    tl.store(x_ptr + tl.arange(0, 63), 1.0)
 
-try:
-    triton.compile(ASTSource(broken, {"x_ptr": "*fp32"}, {}, {}), target=target(90))
-except Exception as error:
-    assert is_kernel_error(error), repr(error)
-    print("recognised")
+@triton.jit
+def unknown_instruction(x_ptr):
+    x = tl.load(x_ptr + tl.arange(0, 64))
+    y = tl.inline_asm_elementwise("unknown $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    tl.store(x_ptr + tl.arange(0, 64), y)
+
+for kernel in odd, unknown_instruction:
+    try:
+        triton.compile(ASTSource(kernel, {"x_ptr": "*fp32"}, {}, {}), target=target(90))
+    except Exception as error:
+        assert is_kernel_error(error), repr(error)
+        print(type(error).__name__)
 """
 
 
@@ -31,7 +38,11 @@ def test_what_triton_raises_is_recognised(tmp_path: Path, python_that_compiles: 
     script = tmp_path / "broken.py"
     script.write_text(_BROKEN)
     run = python_that_compiles(str(script))
-    assert run.stdout == "recognised\n", run.stderr
+    assert {"CompilationError", "PTXASError"} <= set(run.stdout.splitlines()), run.stdout + run.stderr
+
+
+def test_a_pass_that_fails_is_one_of_them() -> None:
+    assert is_kernel_error(RuntimeError("PassManager::run failed"))
 
 
 def test_other_errors_are_not_taken_for_those_of_kernels() -> None:

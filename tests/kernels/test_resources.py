@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,30 @@ def test_the_table_equals_what_the_compiler_reports(table: dict[str, Any]) -> No
     command = [sys.executable, str(_KERNELS / "resources.py"), "--check", *cases]
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+
+
+_WIDE = """
+import triton, triton.language as tl
+from kernel_variants.compiler import Cubin
+from kernel_variants.variant import target
+from triton.compiler import ASTSource
+
+@triton.jit
+def wide(x_ptr):
+    at = tl.arange(0, 128)
+    x = tl.load(x_ptr + at[:, None] * 128 + at[None, :])
+    tl.store(x_ptr + at[:, None] * 128 + at[None, :], tl.dot(x, x))
+
+for registers in None, 48:
+    source = ASTSource(wide, {"x_ptr": "*fp32"}, {}, {})
+    compiled = triton.compile(source, target=target(80), options={"maxnreg": registers})
+    print(Cubin(compiled.asm["cubin"]).spill_bytes > 0)
+"""
+
+
+def test_a_spill_is_seen(tmp_path: Path, python_that_compiles: Callable[..., Any]) -> None:
+    pytest.importorskip("triton")
+    script = tmp_path / "wide.py"
+    script.write_text(_WIDE)
+    run = python_that_compiles(str(script), TRITON_DEFAULT_FP_FUSION="1")
+    assert run.stdout.split() == ["False", "True"], run.stdout + run.stderr

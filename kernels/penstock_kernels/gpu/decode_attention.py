@@ -58,7 +58,6 @@ def _decode_attention_kernel(
     context_len = tl.load(context_ptr + span)
     first_tile = tl.load(item_ptr + 4 * item + 1)
     end_tile = tl.load(item_ptr + 4 * item + 2)
-    part = tl.load(item_ptr + 4 * item + 3).to(tl.int64)
     tokens = rows // GROUP
     heads = kv_head * GROUP + rows % GROUP
     columns = tl.arange(0, BLOCK_DIM)
@@ -88,6 +87,8 @@ def _decode_attention_kernel(
         scores = tl.where(seen, scores, float("-inf"))
         accumulated, largest, total = fold(scores, value.to(query.dtype), accumulated, largest, total, True)
 
+    # Not before the loop, which has no register to spare.
+    part = tl.load(item_ptr + 4 * item + 3).to(tl.int64)
     if part < 0:
         store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, tokens < query_len,
                      columns, num_kv_heads * GROUP, value_scale, DIM, HAS_SINK)  # fmt: skip

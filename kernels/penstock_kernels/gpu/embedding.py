@@ -25,9 +25,8 @@ def _embedding_kernel(
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(ids_ptr + token).to(tl.int64) - first
-    is_held = (row >= 0) & (row < num_held)
-    mask = (columns < DIM) & is_held
-    x = tl.load(weight_ptr + row * DIM + columns, mask=mask, other=0.0)
+    num_columns = tl.where((row >= 0) & (row < num_held), DIM, 0)
+    x = tl.load(weight_ptr + row * DIM + columns, mask=columns < num_columns, other=0.0)
     tl.store(out_ptr + token * DIM + columns, x, mask=columns < DIM)
 
 

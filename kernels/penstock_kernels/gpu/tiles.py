@@ -40,7 +40,7 @@ def processor(device: torch.device) -> Processor:
     if device.type != "cuda":
         return Processor(4, SHARED_AMPERE)
     properties = torch.cuda.get_device_properties(device)
-    shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # unknown to the stubs
+    shared: int = properties.shared_memory_per_block_optin
     return Processor(properties.multi_processor_count, shared, properties.name)
 
 

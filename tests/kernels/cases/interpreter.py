@@ -1,8 +1,8 @@
-"""Repairs Triton 3.7's interpreter for tests: bf16 is stored as its bits there, rounded by truncation when written and
-multiplied as integers by dot. The kernels compute in float32 between loads, stores and dots, so these two are all but
-one: NumPy's product sums the rows of a tile in different orders on some processors, which a GPU does not. And makes it
-faster, by half: it searches Triton's modules again whenever one function of a kernel calls another, computes a check of
-overflows that it then drops, and makes the type and the shape of each tensor anew."""
+"""Repairs the interpreter of Triton 3.7 to 3.9 for tests: bf16 is stored as its bits there, rounded by truncation when
+written and multiplied as integers by dot. The kernels compute in float32 between loads, stores and dots, so these two
+are all but one: NumPy's product sums the rows of a tile in different orders on some processors, which a GPU does not.
+And makes it faster, by half: it searches Triton's modules again whenever one function of a kernel calls another,
+computes a check of overflows that it then drops, and makes the type and the shape of each tensor anew."""
 
 import dataclasses
 from functools import cache
