@@ -190,9 +190,11 @@ INLINE vec NAME(scales)(const Quantized *call, const Part *part, int64_t at) {
     return NAME(load_as)(part->scales, at, call->scale_dtype);
 }
 
+/* Scales and zeros of the groups of the inputs `from .. until`. */
 INLINE void NAME(load_scales)(
-    const Quantized *call, const Part *part, int64_t column, int64_t group, int64_t count, NAME(Chunk) *chunk
+    const Quantized *call, const Part *part, int64_t column, int64_t from, int64_t until, NAME(Chunk) *chunk
 ) {
+    const int64_t group = group_of(call, from), count = group_of(call, until - 1) + 1 - group;
     int64_t g = 0;
     /* Where fewer are left than fill a vector, it begins with groups before them. */
     for (int64_t left; (left = least(LANES, count - g)) > 0 && group + g + left >= LANES && NAME(are_in_vectors)(call); g += left) {
@@ -224,12 +226,17 @@ INLINE ivec NAME(load_codes)(const uint8_t *from, int64_t count) {
     return (ivec)*(const bytes *)padded;
 }
 
-/* Codes of a tile, from `count` bytes of every column on. Those of the next one, so many bytes later, are fetched: the
-   processor would not do so by itself, as a column ends before it has seen what is read. */
+/* Fetches bytes of the next tile, which lie behind each other: the processor would not do so by itself, as a column ends
+   before it has seen what is read. It fetches faster what lies behind each other than line by line of every column. */
+INLINE void NAME(fetch)(const uint8_t *from, int num_bytes) {
+    for (int at = 0; at < num_bytes; at += 64) __builtin_prefetch(from + at, 0, 3);
+}
+
+/* Codes of a tile, from `count` bytes of every column on. As many of the next one are fetched. */
 INLINE void NAME(interleave)(
     const uint8_t *const *columns,
     int64_t count,
-    int64_t next,
+    const uint8_t *next,
     int num_blocks,
     ivec *to,
     const int is_in_pairs,
@@ -238,10 +245,8 @@ INLINE void NAME(interleave)(
     const int64_t num_bytes = (int64_t)num_blocks * (is_in_pairs ? BLOCK / 2 : BLOCK);
     for (int64_t at = 0; at < num_bytes; at += 4 * LANES) {
         ivec words[LANES];
-        for (int c = 0; c < LANES; c++) {
-            words[c] = NAME(load_codes)(columns[c] + at, count - at);
-            if (at % 64 == 0) __builtin_prefetch(columns[c] + next + at, 0, 3);
-        }
+        for (int c = 0; c < LANES; c++) words[c] = NAME(load_codes)(columns[c] + at, count - at);
+        NAME(fetch)(next + at * LANES, 4 * LANES * LANES);
         NAME(transpose)(words);
         for (int i = 0; i < LANES; i++) {
             if (!is_in_pairs) *to++ = is_flipped ? words[i] ^ (int32_t)0x80808080 : words[i];
@@ -275,18 +280,19 @@ static TARGET int64_t NAME(load_chunk)(
         }
     }
     chunk->num_blocks = num_blocks;
+    const uint8_t *next = part->codes + (column + LANES) * part->stride;
     if (is_in_pairs(call)) {
         for (int c = 0; c < LANES; c++) columns[c] += from / 2;
-        NAME(interleave)(columns, (call->len - from + 1) / 2, LANES * part->stride, num_blocks, chunk->codes, 1, 0);
+        next += from / 2 * LANES;
+        NAME(interleave)(columns, (call->len - from + 1) / 2, next, num_blocks, chunk->codes, 1, 0);
     } else {
         for (int c = 0; c < LANES; c++) columns[c] = is_in_steps(call) ? columns[c] + from : unpacked[c];
         const int64_t count = is_in_steps(call) ? call->len - from : num_blocks * BLOCK;
-        const int64_t next = LANES * part->stride;
+        next += from * LANES;
         if (NAME(is_flipped)(call)) NAME(interleave)(columns, count, next, num_blocks, chunk->codes, 0, 1);
         else NAME(interleave)(columns, count, next, num_blocks, chunk->codes, 0, 0);
     }
-    const int64_t group = group_of(call, from);
-    NAME(load_scales)(call, part, column, group, group_of(call, until - 1) + 1 - group, chunk);
+    NAME(load_scales)(call, part, column, from, until, chunk);
     return until;
 }
 
@@ -401,7 +407,17 @@ static TARGET void NAME(multiply_tile)(
     for (int r = 0; row + r < end; r++) NAME(write)(call, row + r, part->first + column, totals[r], count);
 }
 
+#if LANES == 8
+#include "quantized_int8_row.h"
+#endif
+
 static TARGET void NAME(multiply)(const Quantized *call, const Part *part, int64_t from, int64_t until) {
+#if LANES == 8
+    if (call->num_rows == 1 && is_in_steps(call)) {
+        for (; from < until; from += LANES) NAME(multiply_row)(call, part, from, (int)least(LANES, until - from));
+        return;
+    }
+#endif
     for (int64_t column = from; column < until; column += LANES)
         for (int row = 0; row < call->num_rows; row += TILE) {
             const int end = (int)least(row + TILE, call->num_rows);
