@@ -19,8 +19,9 @@ CPU_ROW_COST = 0.1
 # Of a slot of which nothing is known. It takes six wrong drafts in a row until nothing is drafted.
 _FIRST_RATE = 0.8
 _WEIGHT_OF_NEWEST = 0.2
-# In one step of so many a draft tries whether the text has changed: of all slots at once, as drafts make a step dearer.
-_PAUSE = 16
+# In four steps of so many a draft tries whether the text has changed: of all slots at once, as drafts cost time,
+# and in a row, as a step is measured behind others of its kind, see `timed_drafter`.
+_PAUSE, _NUM_TRIES = 64, 4
 
 
 class PayingDrafter(LimitingDrafter):
@@ -89,5 +90,5 @@ class PayingDrafter(LimitingDrafter):
         number, chance = 0, rate
         while number < most and chance >= least:
             number, chance = number + 1, chance * rate
-        tries = self._num_steps % _PAUSE == 0
+        tries = self._num_steps % _PAUSE >= _PAUSE - _NUM_TRIES
         return min(most, max(number, int(tries)))

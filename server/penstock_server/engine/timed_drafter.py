@@ -3,6 +3,9 @@
 What a draft costs depends on the drafter, the model and the machine, and can be more than it gains. Times differ
 between ranks, so the first rank's decision is that of all.
 
+A step is measured behind some of its kind. While it is computed, the router hands out the tokens of steps before, on
+the same processors: a single step without drafts would pay for the many tokens of the one before it.
+
 Where drafts do not pay, the other drafter rests: it is told prompts alone. What it then lacks makes its drafts worse,
 so before the next step with drafts it is told some steps.
 """
@@ -22,11 +25,14 @@ from penstock_server.network.distributed import Group
 
 # So many steps of a kind have to be measured before it is compared.
 _FEWEST = 4
-# Until there are, one of so many steps is without drafts.
-_FIRST_PERIOD = 8
-# One of so many steps is of the other kind, to see whether it has become faster.
-_PERIOD = 64
-# In so many steps before that it does not rest.
+# So many steps of its kind are before one that is measured; so many steps it takes to measure one.
+_BEFORE = 3
+_TRIED = _BEFORE + 1
+# Until there are enough, the last of each so many steps are without drafts.
+_FIRST_PERIOD = 2 * _TRIED
+# Now and then some are of the slower kind, to see whether it has become faster: they take this part of the time.
+_TRIED_PART = 0.03
+# In so many steps before those it does not rest.
 _AWAKE = 8
 _WEIGHT_OF_NEWEST = 0.1
 # A step counts as no longer than so many times the mean: behind the last step of a request there may be a pause.
@@ -46,12 +52,15 @@ class _Pace:
     """Means over the steps of one kind."""
 
     count: int = 0
+    # Of them, those that count like one another; the older ones count like one of these.
+    num_recent: int = 0
     seconds: float = 0.0
     tokens: float = 0.0
 
     def add(self, seconds: float, tokens: int) -> None:
         self.count += 1
-        weight = max(_WEIGHT_OF_NEWEST, 1 / self.count)
+        self.num_recent += 1
+        weight = max(_WEIGHT_OF_NEWEST, 1 / self.num_recent)
         if self.count > 1:
             seconds = min(seconds, _LONGEST * self.seconds)
         self.seconds += weight * (seconds - self.seconds)
@@ -75,6 +84,10 @@ class _Step:
     num_right: int = 0
     has_drafts: bool = False
 
+    @property
+    def kind(self) -> tuple[int, bool]:
+        return self.num_rows, self.has_drafts
+
 
 class TimedDrafter(LimitingDrafter):
     """Asks another drafter for nothing in steps in which that would not pay."""
@@ -88,17 +101,24 @@ class TimedDrafter(LimitingDrafter):
         # By the number of rows, and whether there were drafts.
         self._paces: dict[tuple[int, bool], _Pace] = defaultdict(_Pace)
         self._num_asked = 0
+        # Steps until the slower kind is tried again; less than none while it is.
+        self._num_until_tried = -_TRIED
         self._rests = False
         # Whether it was told anything since it was asked last.
         self._is_told = False
         # The step since the last plan, if all of its spans are open: others compute more than decodes.
         self._step: _Step | None = None
+        # What the steps before that were, if all of their spans were open, and how many there were of the kind.
+        self._kind: tuple[int, bool] | None = None
+        self._num_alike = 0
 
     def follow(self, plan: Plan) -> None:
         now, step = self._clock(), self._step
-        if step is not None:
-            pace = self._paces[step.num_rows, step.has_drafts]
-            pace.add(now - step.begun, step.num_rows + step.num_right)
+        kind = None if step is None else step.kind
+        self._num_alike = self._num_alike + 1 if kind == self._kind else 1
+        self._kind = kind
+        if step is not None and self._num_alike > _BEFORE:
+            self._paces[step.kind].add(now - step.begun, step.num_rows + step.num_right)
         are_open = bool(plan.spans) and len(plan.open_drafts) == len(plan.spans)
         self._step = _Step(now, len(plan.spans)) if are_open and not plan.admitted else None
         self.inner.follow(plan)
@@ -133,7 +153,7 @@ class TimedDrafter(LimitingDrafter):
         self.inner.accept(slot, num_right)
 
     def clear(self) -> None:
-        self._step = None
+        self._step = self._kind = None
         self._rests = self._is_told = False
         super().clear()
 
@@ -146,12 +166,19 @@ class TimedDrafter(LimitingDrafter):
     def _decision(self, num_rows: int) -> _Decision:
         drafted, plain = self._paces[num_rows, True], self._paces[num_rows, False]
         if not plain.is_known:
-            return _Decision.DRAFTS if self._num_asked % _FIRST_PERIOD else _Decision.NO_DRAFTS
+            place = (self._num_asked - 1) % _FIRST_PERIOD
+            return _Decision.NO_DRAFTS if place >= _FIRST_PERIOD - _TRIED else _Decision.DRAFTS
         if not drafted.is_known:
             return _Decision.DRAFTS
-        place = self._num_asked % _PERIOD
-        if drafted.seconds_of_token <= plain.seconds_of_token:
-            return _Decision.DRAFTS if place else _Decision.NO_DRAFTS
-        if place == 0:
+        pays = drafted.seconds_of_token <= plain.seconds_of_token
+        self._count_down(*((plain, drafted) if pays else (drafted, plain)))
+        if pays != (self._num_until_tried < 0):
             return _Decision.DRAFTS
-        return _Decision.NO_DRAFTS if place >= _PERIOD - _AWAKE else _Decision.REST
+        return _Decision.NO_DRAFTS if pays or self._num_until_tried < _AWAKE else _Decision.REST
+
+    def _count_down(self, slower: _Pace, faster: _Pace) -> None:
+        """One step less until the slower kind is tried."""
+        self._num_until_tried -= 1
+        if self._num_until_tried < -_TRIED:
+            slower.num_recent = 1  # what was measured long ago counts less
+            self._num_until_tried = int(_TRIED / _TRIED_PART * slower.seconds / faster.seconds)
