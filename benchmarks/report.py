@@ -1,4 +1,8 @@
-"""Results as files: one JSON for each question, and RESULTS.md made from all of them."""
+"""Results as files: one JSON for each question, and RESULTS.md made from all of them.
+
+What was measured by hand since, in a part of a question for instance, is written to `results/NAME.md`: it stands below
+the table until the question is measured again.
+"""
 
 import json
 import os
@@ -33,7 +37,8 @@ def save(question: Question, figures: list[Figure], load: float) -> None:
         "load": round(load, 1),
         "figures": [figure.json() for figure in figures],
     }
-    (_RESULTS / f"{question.name}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    _path(question).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    _path(question, "md").unlink(missing_ok=True)
 
 
 def render() -> None:
@@ -54,15 +59,17 @@ def table(figures: list[Figure]) -> str:
     return "\n".join([lines[0], "| --- | ---: | --- | --- | --- |", *lines[1:]])
 
 
-def _path(question: Question) -> Path:
-    return _RESULTS / f"{question.name}.json"
+def _path(question: Question, kind: str = "json") -> Path:
+    return _RESULTS / f"{question.name}.{kind}"
 
 
 def _section(question: Question) -> str:
     result: dict[str, Any] = json.loads(_path(question).read_text())
     figures = [Figure(**fields) for fields in result["figures"]]
     where = f"`{question.name}` · {result['date']} · {result['machine']} · load {result['load']} at the start"
-    return f"## {question.title}\n\n{where}\n\n{table(figures)}\n"
+    since = _path(question, "md")
+    remarks = f"\n{since.read_text()}" if since.exists() else ""
+    return f"## {question.title}\n\n{where}\n\n{table(figures)}\n{remarks}"
 
 
 def _machine() -> str:

@@ -1,6 +1,6 @@
 """What LoRA adapters of rank 16 cost on a CPU.
 
-Decode steps of an engine in this process: none loaded, eight loaded and unused, and eight in eight rows; of layers as
+Decode steps of one engine in this process: none loaded, eight in eight rows, and eight loaded and unused; of layers as
 an 8B-parameter model has them, and of a small model, whose weights are few beside those of eight adapters. And a whole
 server: 500 adapters of which 50 are asked for, compared with one. What is compared takes turns, so that other load of
 the machine affects both alike. Processor time counts all threads.
@@ -33,7 +33,7 @@ from benchmarks.streams import complete
 TITLE = "LoRA adapters of rank 16 on all linear layers (CPU)"
 _NUM_ROWS = 8
 _RANK = 16
-_ROUNDS, _STEPS = 8, 10
+_ROUNDS, _STEPS = 24, 6
 _PROMPT_LEN, _BLOCK, _MAX_LEN = 64, 16, 512
 # Of the server: adapters that it knows, those that are asked for, and the requests of a run.
 _NUM_KNOWN, _NUM_USED = 500, 50
@@ -70,14 +70,14 @@ def _steps(shape: _Shape, root: Path) -> list[Figure]:
     torch.manual_seed(7)
     LlamaForCausalLM(shape.config).to(getattr(torch, shape.dtype)).save_pretrained(model)
     random_model.save_tokenizer(model)
-    plain, loaded = _engine(model, shape.dtype), _engine(model, shape.dtype)
-    adapters = [_load(loaded, root / str(number), number, shape.config) for number in range(_NUM_ROWS)]
-    nobody = [""] * _NUM_ROWS
-    kinds = [(plain, nobody), (loaded, nobody), (loaded, [it.adapter_id for it in adapters])]
-    rounds = [[_decode(*kind) for kind in kinds] for _ in range(_ROUNDS + 1)][1:]
-    none, unused, used = zip(*rounds, strict=True)
+    engine = _engine(model, shape.dtype)
+    folders = [
+        make_adapter(root / str(number), shape.config.to_dict(), number, _RANK) for number in range(_NUM_ROWS)
+    ]
+    rounds = [_round(engine, folders) for _ in range(_ROUNDS + 1)][1:]
+    none, used, unused = zip(*rounds, strict=True)
     weights = (model / "model.safetensors").stat().st_size
-    share = 100 * sum(it.num_bytes for it in adapters) / weights
+    share = 100 * sum(it.num_bytes for it in _load(engine, folders)) / weights
     return [
         Figure(f"{shape.name}: a step of {_NUM_ROWS} rows, no adapter", median(it.wall for it in none), "ms"),
         Figure(f"{shape.name}: bytes of eight adapters, of those of the weights", share, "%"),
@@ -107,9 +107,19 @@ def _engine(model: Path, dtype: str) -> Engine:
     return local_engine.load(model, cache, dtype=dtype)
 
 
-def _load(engine: Engine, folder: Path, seed: int, config: LlamaConfig) -> HostAdapter:
-    make_adapter(folder, config.to_dict(), seed, _RANK)
-    return engine.slots.adapters.load(folder, "", folder.name)
+def _load(engine: Engine, folders: list[Path]) -> list[HostAdapter]:
+    """All of them; what is loaded stays so."""
+    return [engine.slots.adapters.load(folder, "", folder.name) for folder in folders]
+
+
+def _round(engine: Engine, folders: list[Path]) -> tuple[_Cost, _Cost, _Cost]:
+    """With none, with all of them in use, and with all of them still on the device."""
+    nobody = [""] * _NUM_ROWS
+    engine.clear()
+    engine.slots.adapters.forget()
+    none = _decode(engine, nobody)
+    loaded = [it.adapter_id for it in _load(engine, folders)]
+    return none, _decode(engine, loaded), _decode(engine, nobody)
 
 
 def _decode(engine: Engine, adapter_ids: list[str]) -> _Cost:
