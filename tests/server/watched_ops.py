@@ -11,9 +11,11 @@ made must not be used by ops outside, because other graphs use the same pool. A 
 before somebody has waited for an event behind its copy.
 """
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -195,8 +197,9 @@ class WatchedOps(TorchDispatchMode):
                 if key in graph.made and not _is_gone(self._known[key]):
                     self._refuse("an op uses what a captured op made, which other graphs overwrite")
             captured = self._capturing
-            if captured is not None and tensor.device.type == "cuda" and key not in captured.made:
-                captured.used.setdefault(key, (self._known[key], _line()))
+            is_others = captured is not None and tensor.device.type == "cuda" and key not in captured.made
+            if captured is not None and is_others and key not in captured.used:
+                captured.used[key] = self._known[key], _line()
         if self._capturing is not None:
             ours = {self._key(tensor) for tensor in made if tensor.device.type == "cuda"}
             self._capturing.made |= ours - self._capturing.used.keys()
@@ -234,10 +237,13 @@ def _is_async(name: str, args: Any, kwargs: Any) -> bool:
 
 def _line() -> str:
     """The innermost line of the project, or of a test that planted something."""
-    frames = [frame for frame in traceback.extract_stack() if _is_ours(Path(frame.filename))]
-    frame = frames[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+    walked = traceback.walk_stack(sys._getframe())
+    frame = next(frame for frame, _ in walked if _is_ours(frame.f_code.co_filename))
+    line = traceback.extract_stack(frame, limit=1)[0]
+    return f"{line.filename}:{line.lineno} in {line.name}: {line.line}"
 
 
-def _is_ours(file: Path) -> bool:
+@lru_cache
+def _is_ours(filename: str) -> bool:
+    file = Path(filename)
     return not _OURS.isdisjoint(file.parts) or file.name.startswith("test_")
