@@ -1,5 +1,6 @@
 """Whether anything is drafted follows from how long steps took, with drafts and without."""
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -141,6 +142,13 @@ def test_each_number_of_rows_is_judged_by_itself() -> None:
     server.run(100)
     assert not any(server.run(8))
     assert sum(server.run(8, num_rows=3)) == 4, "but for those to compare with"
+
+
+def test_steps_of_changing_numbers_of_rows_are_measured() -> None:
+    server = Server(lambda has_drafts: 5.0 if has_drafts else 1.0, right=0)
+    drawn = random.Random(1).choices((2, 3), k=1000)
+    drafted = [has for num_rows in drawn for has in server.run(1, num_rows)]
+    assert 0 < sum(drafted[200:]) < 40
 
 
 def test_a_pause_between_requests_is_no_slow_step() -> None:

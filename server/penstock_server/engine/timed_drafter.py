@@ -84,10 +84,6 @@ class _Step:
     num_right: int = 0
     has_drafts: bool = False
 
-    @property
-    def kind(self) -> tuple[int, bool]:
-        return self.num_rows, self.has_drafts
-
 
 class TimedDrafter(LimitingDrafter):
     """Asks another drafter for nothing in steps in which that would not pay."""
@@ -108,17 +104,17 @@ class TimedDrafter(LimitingDrafter):
         self._is_told = False
         # The step since the last plan, if all of its spans are open: others compute more than decodes.
         self._step: _Step | None = None
-        # What the steps before that were, if all of their spans were open, and how many there were of the kind.
-        self._kind: tuple[int, bool] | None = None
+        # Whether those before it had drafts, if all of their spans were open, and how many were alike.
+        self._had_drafts: bool | None = None
         self._num_alike = 0
 
     def follow(self, plan: Plan) -> None:
         now, step = self._clock(), self._step
-        kind = None if step is None else step.kind
-        self._num_alike = self._num_alike + 1 if kind == self._kind else 1
-        self._kind = kind
+        had_drafts = None if step is None else step.has_drafts
+        self._num_alike = self._num_alike + 1 if had_drafts == self._had_drafts else 1
+        self._had_drafts = had_drafts
         if step is not None and self._num_alike > _BEFORE:
-            self._paces[step.kind].add(now - step.begun, step.num_rows + step.num_right)
+            self._paces[step.num_rows, step.has_drafts].add(now - step.begun, step.num_rows + step.num_right)
         are_open = bool(plan.spans) and len(plan.open_drafts) == len(plan.spans)
         self._step = _Step(now, len(plan.spans)) if are_open and not plan.admitted else None
         self.inner.follow(plan)
@@ -153,7 +149,7 @@ class TimedDrafter(LimitingDrafter):
         self.inner.accept(slot, num_right)
 
     def clear(self) -> None:
-        self._step = self._kind = None
+        self._step = self._had_drafts = None
         self._rests = self._is_told = False
         super().clear()
 
