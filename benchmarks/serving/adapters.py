@@ -33,11 +33,11 @@ from benchmarks.streams import complete
 TITLE = "LoRA adapters of rank 16 on all linear layers (CPU)"
 _NUM_ROWS = 8
 _RANK = 16
-_ROUNDS, _STEPS = 24, 6
-_PROMPT_LEN, _BLOCK, _MAX_LEN = 64, 16, 512
+_ROUNDS, _STEPS, _UNMEASURED = 36, 4, 2
+_PROMPT_LEN, _BLOCK, _MAX_LEN = 16, 16, 512
 # Of the server: adapters that it knows, those that are asked for, and the requests of a run.
 _NUM_KNOWN, _NUM_USED = 500, 50
-_RUNS, _NUM_REQUESTS, _NUM_NEW = 5, 40, 16
+_RUNS, _NUM_REQUESTS, _NUM_CHARACTERS, _NUM_NEW = 9, 40, 64, 16
 
 
 class _Cost(NamedTuple):
@@ -113,17 +113,29 @@ def _load(engine: Engine, folders: list[Path]) -> list[HostAdapter]:
 
 
 def _round(engine: Engine, folders: list[Path]) -> tuple[_Cost, _Cost, _Cost]:
-    """With none, with all of them in use, and with all of them still on the device."""
-    nobody = [""] * _NUM_ROWS
-    engine.clear()
+    """With none, with all of them in use, and with all of them on the device while nobody uses one.
+
+    Steps with none are taken before and behind those with unused ones: a machine that gets slower slows both.
+    """
+    rows = [""] * _NUM_ROWS
     engine.slots.adapters.forget()
-    none = _decode(engine, nobody)
-    loaded = [it.adapter_id for it in _load(engine, folders)]
-    return none, _decode(engine, loaded), _decode(engine, nobody)
+    _start(engine, rows)
+    before = _decode(engine, 0)
+    _load(engine, folders)
+    unused = _decode(engine, _STEPS)
+    engine.slots.adapters.forget()
+    behind = _decode(engine, 2 * _STEPS)
+    loaded = _load(engine, folders)
+    _start(engine, [it.adapter_id for it in loaded])
+    return _between(before, behind), _decode(engine, 0), unused
 
 
-def _decode(engine: Engine, adapter_ids: list[str]) -> _Cost:
-    """Steps of one token for each row, after a prompt; two first steps are not measured, they may be recorded."""
+def _between(first: _Cost, second: _Cost) -> _Cost:
+    return _Cost((first.wall + second.wall) / 2, (first.processor + second.processor) / 2)
+
+
+def _start(engine: Engine, adapter_ids: list[str]) -> None:
+    """A prompt for each row, and two steps that are not measured: they may be recorded."""
     engine.clear()
     per_row = _MAX_LEN // _BLOCK
     admitted = [
@@ -139,14 +151,24 @@ def _decode(engine: Engine, adapter_ids: list[str]) -> _Cost:
     ]
     spans = [Span(slot, 0, _PROMPT_LEN) for slot in range(_NUM_ROWS)]
     engine.launch(Plan(1, 1, admitted=admitted, spans=spans)).resolve()
-    for step in range(_STEPS + 2):
-        if step == 2:
-            wall, processor = time.perf_counter(), time.process_time()
-        spans = [Span(slot, _PROMPT_LEN + step, 1) for slot in range(_NUM_ROWS)]
-        outcome = engine.launch(Plan(1, step + 2, spans=spans)).resolve()
-        assert not outcome.errors, outcome.errors
+    for step in range(-_UNMEASURED, 0):
+        _step(engine, step)
+
+
+def _decode(engine: Engine, first: int) -> _Cost:
+    """Steps of one token for each row."""
+    wall, processor = time.perf_counter(), time.process_time()
+    for step in range(first, first + _STEPS):
+        _step(engine, step)
     seconds = time.perf_counter() - wall, time.process_time() - processor
     return _Cost(*(1000 * each / _STEPS for each in seconds))
+
+
+def _step(engine: Engine, step: int) -> None:
+    number = _UNMEASURED + step
+    spans = [Span(slot, _PROMPT_LEN + number, 1) for slot in range(_NUM_ROWS)]
+    outcome = engine.launch(Plan(1, number + 2, spans=spans)).resolve()
+    assert not outcome.errors, outcome.errors
 
 
 def _served(model: Path, root: Path) -> list[Figure]:
@@ -183,6 +205,6 @@ async def _run(address: tuple[str, int], adapters: list[str]) -> float:
 
 async def _ask(address: tuple[str, int], waiting: Iterator[tuple[int, str]]) -> None:
     for number, adapter in waiting:
-        prompt = f"{chr(65 + number)}{random.random():.17f}".ljust(_PROMPT_LEN, "x")
+        prompt = f"{chr(65 + number)}{random.random():.17f}".ljust(_NUM_CHARACTERS, "x")
         done = await complete(address, prompt, _NUM_NEW, options={"model": adapter})
         assert done.usage["completion_tokens"] == _NUM_NEW

@@ -47,10 +47,10 @@ def _measure_dtype(folder: Path, dtype: str) -> list[Figure]:
 
 def compare(server: Server, reference: Any, name: str, count: int, floor: float) -> list[Figure]:
     """Tokens a second of so many requests at once, beside a batch of transformers, in turn."""
-    asyncio.run(_ours(server.address, count, -1))
+    asyncio.run(tokens_per_second(server.address, count, -1))
     _theirs(reference, 1, 8)
     pairs = [
-        (asyncio.run(_ours(server.address, count, number)), _theirs(reference, count, _NUM_NEW))
+        (asyncio.run(tokens_per_second(server.address, count, number)), _theirs(reference, count, _NUM_NEW))
         for number in range(_REPEATS)
     ]
     ratios = [ours / theirs for ours, theirs in pairs]
@@ -80,8 +80,11 @@ def _memory(reference: Any, dtype: str) -> Figure:
     return Figure(f"{dtype}: what the memory allows one request", 1 / min(times), "tokens/s", note=note)
 
 
-async def _ours(address: tuple[str, int], count: int, number: int) -> float:
-    """One character is one token; prompts differ from the first on, so that no prefix is in the cache."""
+async def tokens_per_second(address: tuple[str, int], count: int, number: int) -> float:
+    """Of so many requests at once.
+
+    One character is one token; prompts differ from the first on, so that no prefix is in the cache.
+    """
     prompts = [chr(65 + number + 8 * index) * _PROMPT_LEN for index in range(count)]
     started = time.perf_counter()
     done = await asyncio.gather(*(complete(address, prompt, _NUM_NEW) for prompt in prompts))

@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Runs with drafts, each with the one without drafts behind it."""
+    """Runs with drafts, each with the one without drafts beside it."""
 
     drafting: list[Run]
     plain: list[Run]
@@ -69,15 +69,17 @@ class Pairs(NamedTuple):
 
 
 def run_in_turn(plain: Server, drafting: Server, text: Text, count: int, amount: Amount) -> Pairs:
-    """By so many streams at once. The first of the pairs only warms both up."""
-    pairs = [
-        (
-            _run(drafting, text, count, number, amount.num_new),
-            _run(plain, text, count, number, amount.num_new),
-        )
-        for number in range(amount.repeats + 1)
-    ][1:]
-    return Pairs([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+    """By so many streams at once. The first of the pairs only warms both up.
+
+    Each server is first in every other pair: a machine that gets slower slows both.
+    """
+    drafts: list[Run] = []
+    plains: list[Run] = []
+    for number in range(amount.repeats + 1):
+        turns = [(drafting, drafts), (plain, plains)]
+        for server, runs in turns if number % 2 else reversed(turns):
+            runs.append(_run(server, text, count, number, amount.num_new))
+    return Pairs(drafts[1:], plains[1:])
 
 
 def _run(server: Server, text: Text, count: int, number: int, num_new: int) -> Run:

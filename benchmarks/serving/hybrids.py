@@ -2,11 +2,11 @@
 
 The cost is that of the recurrent layers of one engine in this process, timed layer by layer in a decode step, while
 three sequences of very different lengths take turns; of latents that of a whole step (`latents`). Tokens a second are
-compared with transformers `generate`.
+compared with transformers `generate`, and with llama.cpp's server where LLAMA_SERVER names it.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,7 @@ from benchmarks import local_engine
 from benchmarks.figure import Figure
 from benchmarks.server import Server
 from benchmarks.serving import latents, random_model
+from benchmarks.serving.beside_llama_cpp import beside_llama_cpp, binary
 from benchmarks.serving.decoding import compare
 
 TITLE = "Recurrent layers and latents: a token at any context, and beside transformers (CPU)"
@@ -34,19 +35,24 @@ _MOST_GROWTH = 1.1
 _ROUNDS = 100
 _WARM_UP = 10
 _BLOCK_SIZE = 64
-# Of transformers' tokens/s, one request and four at once.
-_FLOORS = {1: 2.0, 4: 2.0}
+# Of transformers' tokens/s and llama.cpp's, one request and four at once.
+_FLOORS, _FLOORS_OF_LLAMA_CPP = {1: 2.0, 4: 2.0}, {1: 1.0, 4: 1.0}
+# Shapes, and what llama.cpp's converter is to be told about them.
+_SHAPES: tuple[tuple[str, Callable[[Path], Path], tuple[str, ...]], ...] = (
+    ("Qwen3-Next's shape", random_model.make_next, ("--no-mtp",)),
+    ("DeepSeek's shape", random_model.make_latent, ()),
+)
 
 
 def measure() -> list[Figure]:
     """First the cost of a token, then both shapes."""
     figures = [*_cost_of_a_token(), *latents.steps()]
-    for name, make in (
-        ("Qwen3-Next's shape", random_model.make_next),
-        ("DeepSeek's shape", random_model.make_latent),
-    ):
+    for name, make, flags in _SHAPES:
         with TemporaryDirectory() as temporary:
-            figures += _beside_transformers(name, make(Path(temporary)))
+            folder = make(Path(temporary) / "model")
+            figures += _beside_transformers(name, folder)
+            if llama_server := binary():
+                figures += beside_llama_cpp(llama_server, name, folder, _FLOORS_OF_LLAMA_CPP, flags)
     return figures
 
 

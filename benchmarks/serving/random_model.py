@@ -114,6 +114,8 @@ def make_latent(folder: Path) -> Path:
         qk_nope_head_dim=64,
         v_head_dim=64,
     )
+    # As in published files; transformers knows no other.
+    config.scoring_func = "sigmoid"
     return _save(folder, _tokenizer(), DeepseekV3ForCausalLM, config)
 
 
