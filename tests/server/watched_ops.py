@@ -13,17 +13,17 @@ before somebody has waited for an event behind its copy.
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from fake_memory import FakeMemory
+from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 _OURS = {"penstock_server", "penstock_kernels"}
 _NEEDS_NUMBERS = (
@@ -134,17 +134,21 @@ class WatchedOps(TorchDispatchMode):
             if tensor.device.type != "cuda":
                 self._refuse(f"a kernel is given a tensor on {tensor.device}")
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without a compiler there is nothing to hide from it, and to hide takes time."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         name = func.overloadpacket.__name__
         if name == "device":  # only asks
-            return func(*args, **kwargs)
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
         # In inference mode an op that is made of others comes as a whole; what matters are the others.
-        with self:
-            parts = func.decompose(*args, **kwargs)
-        if parts is not NotImplemented:
-            return parts
+        if _is_made_of_others(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        given = [*_tensors_in(args), *_tensors_in(kwargs.values())]
         self.num_ops += 1
         on_device = any(tensor.device.type == "cuda" for tensor in given)
         if name == "_local_scalar_dense" and (self._may_wait or not on_device):
@@ -156,7 +160,7 @@ class WatchedOps(TorchDispatchMode):
         if on_device:
             self._check_numbers(name, given, kwargs)
         made = func(*args, **kwargs)
-        results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        results = list(_tensors_in((made,)))
         if name in _COPIES:
             source, target = (args[1], args[0]) if name == "copy_" else (args[0], made)
             self._check_copy(name, source, target, _is_async(name, args, kwargs))
@@ -225,6 +229,19 @@ class WatchedOps(TorchDispatchMode):
 
     def _refuse(self, what: str) -> NoReturn:
         raise Refused(f"{what}: {_line()}")
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_in(value)
+
+
+@cache
+def _is_made_of_others(func: Any) -> bool:
+    return bool(func._can_decompose())
 
 
 def _is_gone(storage: StorageWeakRef) -> bool:
