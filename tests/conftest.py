@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import tiny_model
 import torch
 
 # It has a protobuf of its own inside, and beside those of the other libraries the process may crash when it ends. What
@@ -59,6 +58,8 @@ class SavedModel(NamedTuple):
 @pytest.fixture(scope="session")
 def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SavedModel]:
     """Makes a tiny model, once per recipe: `saved_model("llama", tie_word_embeddings=True)`."""
+    import tiny_model  # with transformers, which not all processes that run tests need
+
     made: dict[str, SavedModel] = {}
 
     def make(family: str = "llama", max_shard_size: str = "5GB", **options: Any) -> SavedModel:

@@ -25,9 +25,10 @@ collect_ignore = [] if _chosen or torch.cuda.is_available() else ["cases"]
 def run_cases(file: Path, **environment: str) -> Run:
     """The cases of a file, in a process with these variables."""
     # Verbose: a case is named before it runs, so that the last name is that of the case which ended the process.
-    options = ["-v", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+    options = ["-v", "-p", "no:cacheprovider", "-p", "timeout", "-p", "hypothesispytest"]
     command = [sys.executable, "-m", "pytest", *options, str(file)]
-    env = {**os.environ, **environment, "CUDA_VISIBLE_DEVICES": ""}
+    # Plugins that other tests need take a second to import.
+    env = {**os.environ, **environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(command, cwd=_ROOT, env=env, capture_output=True, text=True, check=False)
 
 
