@@ -125,6 +125,31 @@ def _gpt_oss(num_tokens: int) -> None:
     _experts(num_tokens, 32, 4, 2880, 2880, bias=True, activate=ops.clamped_swiglu)
 
 
+def _quantized_experts(num_tokens: int, num_experts: int, top_k: int, gate_up: tuple[ops.Quantized, ...],
+                       down: ops.Quantized, bias: bool = False) -> None:  # fmt: skip
+    dim, size = down.shape
+    x, chosen = _tensor(num_tokens, dim), _tensor(num_tokens, top_k, dtype=torch.float32)
+    biases = [_tensor(num_experts, length) if bias else None for length in (2 * size, dim)]
+    matrices = (gate_up,) * num_experts, (down,) * num_experts
+    ops.quantized_grouped_mlp(x, chosen.long(), chosen, *matrices, ops.silu_mul, *biases)
+
+
+def _mxfp4_experts(num_tokens: int) -> None:
+    """Those of gpt-oss, whose gates and others lie in turns."""
+    halves = (_mxfp4(5760, 2880).rows(slice(first, None, 2)) for first in range(2))
+    _quantized_experts(num_tokens, 32, 4, tuple(halves), _mxfp4(2880, 2880), bias=True)
+
+
+def _int4_experts(num_tokens: int) -> None:
+    """Those of a Qwen3 of 30B."""
+    _quantized_experts(num_tokens, 128, 8, (_int4(128, 768, 2048),) * 2, _int4(128, 2048, 768))
+
+
+def _fp8_experts(num_tokens: int) -> None:
+    """Half of each of those of DeepSeek V3."""
+    _quantized_experts(num_tokens, 256, 8, (_fp8(1024, 7168),) * 2, _fp8(7168, 1024))
+
+
 def _multiply(num_rows: int, weight: ops.Quantized) -> None:
     ops.quantized_linear(_tensor(num_rows, weight.shape[1]), weight)
 
@@ -135,24 +160,24 @@ def _fused(norm: bool, gated: bool, num_columns: int = 6144) -> None:
         ops.fused_linear(x, weight, None, ops.InputNorm(weight[0], 1e-5, x) if norm else None, gated)
 
 
-def _int4(group: int = 128) -> ops.Quantized:
-    codes, scales = _tensor(6144, 2048, dtype=torch.uint8), _tensor(6144, 4096 // group)
-    return ops.IntGroups(codes, scales, _tensor(6144, 4096 // group, dtype=torch.uint8), 4096, 4, group)
+def _int4(group: int = 128, rows: int = 6144, columns: int = 4096) -> ops.Quantized:
+    codes, scales = _tensor(rows, columns // 2, dtype=torch.uint8), _tensor(rows, columns // group)
+    return ops.IntGroups(codes, scales, _tensor(rows, columns // group, dtype=torch.uint8), columns, 4, group)
 
 
 def _int8() -> ops.Quantized:
     return ops.IntGroups(_tensor(6144, 4096, dtype=torch.int8), _tensor(6144, 1), None, 4096, 8, 4096)
 
 
-def _mxfp4() -> ops.Quantized:
-    scales = _tensor(6144, 128, dtype=torch.float8_e8m0fnu)
+def _mxfp4(rows: int = 6144, columns: int = 4096) -> ops.Quantized:
+    scales = _tensor(rows, columns // 32, dtype=torch.float8_e8m0fnu)
     table = _tensor(16, dtype=torch.float32)
-    return ops.TableBlocks(_tensor(6144, 2048, dtype=torch.uint8), table, scales, 4096, 32)
+    return ops.TableBlocks(_tensor(rows, columns // 2, dtype=torch.uint8), table, scales, columns, 32)
 
 
-def _fp8() -> ops.Quantized:
-    scales = _tensor(48, 32, dtype=torch.float32)
-    return ops.Float8Grid(_tensor(6144, 4096, dtype=torch.float8_e4m3fn), scales, 128, 128)
+def _fp8(rows: int = 6144, columns: int = 4096) -> ops.Quantized:
+    scales = _tensor(rows // 128, columns // 128, dtype=torch.float32)
+    return ops.Float8Grid(_tensor(rows, columns, dtype=torch.float8_e4m3fn), scales, 128, 128)
 
 
 def _spans(keeps: bool) -> ops.RecurrentSpans:
@@ -215,6 +240,15 @@ CASES: dict[str, Callable[[], Any]] = {
     "experts of Qwen3, prefill": lambda: _experts(4096, 128, 8, 2048, 768),
     "experts of gpt-oss, decode": lambda: _gpt_oss(64),
     "experts of gpt-oss, prefill": lambda: _gpt_oss(2048),
+    **{
+        f"experts of {name}, {rows} tokens": lambda rows=rows, experts=experts: experts(rows)
+        for name, experts in {
+            "gpt-oss in mxfp4": _mxfp4_experts,
+            "Qwen3 in int4": _int4_experts,
+            "DeepSeek in fp8, a half": _fp8_experts,
+        }.items()
+        for rows in (64, 4096)
+    },
     "product, 16 rows": lambda: _fused(False, False),
     "product behind a norm, 16 rows": lambda: _fused(True, False),
     "gated product behind a norm, 16 rows": lambda: _fused(True, True, 28672),
@@ -334,6 +368,7 @@ def _recording(capability: str) -> Any:
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
         mock.patch.object(gpu.fused_linear, "processor", return_value=chip),
         mock.patch.object(gpu.quantized_linear, "processor", return_value=chip),
+        mock.patch.object(gpu.quantized_experts, "processor", return_value=chip),
         mock.patch("penstock_kernels.base.devices.INTERPRETS", True),
     ):
         yield launches

@@ -10,6 +10,7 @@ from benchmarks.gpu.works import Case, Sizes, Work, random
 
 _ELEMENTWISE, _SAMPLING, _EXPERTS = "test_elementwise.py", "test_sampling.py", "test_experts.py"
 _PRODUCTS, _ADAPTERS, _SUMS = "test_fused_linear.py", "test_adapters.py", "test_all_reduce.py"
+_QUANTIZED = "test_quantized.py"
 # Of each projection of an adapter.
 _RANK = 16
 _TORCH = ("PyTorch",)
@@ -42,6 +43,8 @@ def cases(sizes: Sizes) -> list[Case]:
     for number, count, top_k, *widths in sizes.experts:
         make = partial(_experts, sizes, number, count, top_k, *widths)
         found.append(Case(f"{top_k} of {count} experts, {number} tokens", make, _EXPERTS))
+        make = partial(_experts_of_few_bits, sizes, number, count, top_k, *widths)
+        found.append(Case(f"{top_k} of {count} experts in mxfp4, {number} tokens", make, _QUANTIZED))
     return found
 
 
@@ -160,11 +163,42 @@ def _experts(sizes: Sizes, tokens: int, num_experts: int, top_k: int, dim: int, 
     """The floor: reading the weights of the chosen experts once, or the matrix products."""
     gate_up, down = random(sizes, num_experts, 2 * inner, dim), random(sizes, num_experts, dim, inner)
     logits, x = random(sizes, tokens, num_experts), random(sizes, tokens, dim)
-    num_chosen = int(ops.route(logits, top_k).expert_ids.flatten().bincount().count_nonzero())
 
     def run() -> torch.Tensor:
         weights, expert_ids = ops.route(logits, top_k, normalized=True)
         return ops.grouped_mlp(x, expert_ids, weights, gate_up, down, ops.silu_mul)
 
-    num_bytes = (gate_up.nbytes + down.nbytes) * num_chosen / num_experts + 2 * x.nbytes
+    num_bytes = (gate_up.nbytes + down.nbytes) * _share(logits, top_k) + 2 * x.nbytes
     return Work(run, num_bytes, 6 * tokens * top_k * dim * inner)
+
+
+def _experts_of_few_bits(
+    sizes: Sizes, tokens: int, num_experts: int, top_k: int, dim: int, inner: int
+) -> Work:
+    """As `_experts`, with 4 bits for a weight and 8 for 32 of them."""
+    gate_up = ops.ExpertMatrices(
+        (_mxfp4(sizes, inner, dim), _mxfp4(sizes, inner, dim)) for _ in range(num_experts)
+    )
+    down = ops.ExpertMatrices(_mxfp4(sizes, dim, inner) for _ in range(num_experts))
+    logits, x = random(sizes, tokens, num_experts), random(sizes, tokens, dim)
+
+    def run() -> torch.Tensor:
+        weights, expert_ids = ops.route(logits, top_k, normalized=True)
+        return ops.quantized_grouped_mlp(x, expert_ids, weights, gate_up, down, ops.silu_mul)
+
+    of_one = down[0].nbytes + sum(part.nbytes for part in gate_up[0])
+    num_bytes = of_one * num_experts * _share(logits, top_k) + 2 * x.nbytes
+    return Work(run, num_bytes, 6 * tokens * top_k * dim * inner)
+
+
+def _mxfp4(sizes: Sizes, rows: int, columns: int) -> ops.TableBlocks:
+    codes = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8, device=sizes.device)
+    scales = torch.full((rows, columns // 32), 120, dtype=torch.uint8, device=sizes.device)
+    table = torch.linspace(-6.0, 6.0, 16, device=sizes.device)
+    return ops.TableBlocks(codes, table, scales.view(torch.float8_e8m0fnu), columns, 32)
+
+
+def _share(logits: torch.Tensor, top_k: int) -> float:
+    """Of all experts, those that are chosen."""
+    chosen = ops.route(logits, top_k).expert_ids.flatten()
+    return int(chosen.bincount().count_nonzero()) / logits.shape[1]

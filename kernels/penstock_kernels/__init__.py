@@ -15,6 +15,7 @@ from penstock_kernels.base.attention_spans import (
     Scoring,
 )
 from penstock_kernels.base.decay import Decay
+from penstock_kernels.base.expert_matrices import ExpertMatrices
 from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.base.input_norm import InputNorm
 from penstock_kernels.base.peers import Peers
@@ -43,7 +44,7 @@ from penstock_kernels.ops.linear import linear
 from penstock_kernels.ops.noise import gumbel, uniform
 from penstock_kernels.ops.norm import layer_norm, rms_norm
 from penstock_kernels.ops.paged_attention import attention_parts_bytes, own_attention, paged_attention
-from penstock_kernels.ops.quantized_grouped_mlp import quantized_grouped_mlp
+from penstock_kernels.ops.quantized_grouped_mlp import captures_experts, quantized_grouped_mlp
 from penstock_kernels.ops.quantized_linear import quantized_linear
 from penstock_kernels.ops.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.ops.route import route
@@ -68,6 +69,7 @@ __all__ = [
     "DrawParams",
     "EmbeddingTable",
     "EmbeddingWeights",
+    "ExpertMatrices",
     "ExpertPart",
     "Float8Grid",
     "FoundSpans",
@@ -93,6 +95,7 @@ __all__ = [
     "apply_bitmask",
     "apply_rotary",
     "attention_parts_bytes",
+    "captures_experts",
     "causal_conv",
     "clamped_swiglu",
     "copy_blocks",

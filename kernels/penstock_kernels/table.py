@@ -116,6 +116,12 @@ def _is_measured_faster(x: torch.Tensor, weight: Any = None, *_: object) -> bool
     return found
 
 
+def _lie_alike(x: Any, ids: Any, weights: Any, gate_up: Any, down: Any, *_: object) -> bool:
+    module: Any = importlib.import_module("penstock_kernels.gpu.quantized_experts")
+    found: bool = module.supports(gate_up, down)
+    return found
+
+
 def _has_no_slopes(arguments: AttentionArguments) -> bool:
     """The kernels know none yet."""
     return arguments.scoring.slopes is None
@@ -185,6 +191,8 @@ quantized_grouped_mlp = Row(
     reference.quantized_grouped_mlp,
     native=c_quantized.quantized_grouped_mlp,
     native_if=c_quantized.supports,
+    gpu="quantized_experts.quantized_grouped_mlp",
+    gpu_if=_lie_alike,
 )
 add_adapters = Row(
     reference.add_adapters,

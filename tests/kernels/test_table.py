@@ -235,7 +235,6 @@ NO_KERNEL = {
     "all_finite",
     "latent_attention",
     "most_likely",
-    "quantized_grouped_mlp",
 }
 
 
@@ -243,7 +242,7 @@ def test_every_op_has_a_row() -> None:
     public = {name: getattr(penstock_kernels, name) for name in penstock_kernels.__all__}
     functions = {name for name, found in public.items() if inspect.isfunction(found)}
     # Those are questions about an op.
-    assert functions - {"attention_parts_bytes", "is_fused"} == set(ROWS)
+    assert functions - {"attention_parts_bytes", "captures_experts", "is_fused"} == set(ROWS)
     assert public["own_attention"] is table.paged_attention
     assert public["own_latent_attention"] is table.latent_attention
     assert {name for name, row in ROWS.items() if row.gpu is None} == NO_KERNEL
@@ -309,8 +308,10 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
     row = ROWS[name]
     on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), scoring=Scoring(1.0))
     on_mps: Any = SimpleNamespace(device=torch.device("mps"))
-    # Of a product, whether it is to be invariant: only then is there a kernel.
-    others = (None, None, True) if name == "linear" else ()
+    # Of a product, whether it is to be invariant: only then is there a kernel. Of experts, that they lie alike.
+    others: tuple[Any, ...] = (None, None, True) if name == "linear" else ()
+    if name == "quantized_grouped_mlp":
+        others = (None, None, ((_groups(8, 64),),) * 2, (_groups(64, 64),) * 2)
     assert row.choose(on_cuda, *others) is (table.launcher(row.gpu) if row.gpu else row.reference)
     assert row.choose(on_mps, *others) is row.reference
 

@@ -28,6 +28,17 @@ class ExpertLayer(NamedTuple):
     bias: torch.Tensor | None
 
 
+@triton.jit
+def tile_and_columns(num_tiles, NUM_COLUMNS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr):
+    """The tile of this program, and its first column: tiles of a group run side by side over all columns."""
+    program = tl.program_id(0)
+    per_group = _GROUP * tl.cdiv(NUM_COLUMNS, BLOCK_COLUMNS)
+    first_tile = program // per_group * _GROUP
+    height = tl.minimum(num_tiles - first_tile, _GROUP)
+    tile = first_tile + program % per_group % height
+    return tile, program % per_group // height * BLOCK_COLUMNS
+
+
 @triton.jit(do_not_specialize=["num_tiles"])
 def _expert_linear_kernel(
     x_ptr,
@@ -47,11 +58,7 @@ def _expert_linear_kernel(
     HAS_BIAS: tl.constexpr,
 ):
     """Row `pair` of the result is `x[pair // TOP_K] @ weight[expert].T + bias[expert]`."""
-    program = tl.program_id(0)
-    per_group = _GROUP * tl.cdiv(NUM_COLUMNS, BLOCK_COLUMNS)
-    first_tile = program // per_group * _GROUP
-    height = tl.minimum(num_tiles - first_tile, _GROUP)
-    tile = first_tile + program % per_group % height
+    tile, first_column = tile_and_columns(num_tiles, NUM_COLUMNS, BLOCK_COLUMNS)
     expert = tl.load(tile_ptr + 3 * tile).to(tl.int64)
     if expert < 0:
         return
@@ -59,7 +66,7 @@ def _expert_linear_kernel(
     places = first + tl.arange(0, BLOCK_ROWS)
     is_row = places < end
     pairs = tl.load(order_ptr + places, mask=is_row, other=0).to(tl.int64)
-    columns = program % per_group // height * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
+    columns = first_column + tl.arange(0, BLOCK_COLUMNS)
     is_column = columns < NUM_COLUMNS
     lengths = tl.arange(0, BLOCK_LENGTH)
     x_ptrs = x_ptr + (pairs // TOP_K * stride_x)[:, None] + lengths[None, :]
@@ -130,7 +137,7 @@ def grouped_mlp(
     tiles = expert_tiles(expert_ids, num_experts, tile.rows, first)
     hidden = activate(expert_linear(x, ExpertLayer(gate_up, gate_up_bias), tiles, tile, top_k))
     outputs = expert_linear(hidden, ExpertLayer(down, down_bias), tiles, tile, 1)
-    return _weighted_sum(outputs, expert_weights, expert_ids, range(first, first + num_experts), total)
+    return weighted_sum(outputs, expert_weights, expert_ids, range(first, first + num_experts), total)
 
 
 def expert_linear(
@@ -162,9 +169,10 @@ def expert_linear(
     return out
 
 
-def _weighted_sum(
+def weighted_sum(
     x: torch.Tensor, weights: torch.Tensor, expert_ids: torch.Tensor, here: range, num_experts: int
 ) -> torch.Tensor:
+    """[num_tokens, dim] of the rows of all pairs; `here` are those of all experts whose rows were written."""
     (num_tokens, top_k), dim = weights.shape, x.shape[1]
     out = torch.empty((num_tokens, dim), dtype=x.dtype, device=x.device)
     block = min(_BLOCK, triton.next_power_of_2(dim))

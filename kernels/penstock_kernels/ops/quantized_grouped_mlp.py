@@ -6,6 +6,7 @@ import torch
 
 from penstock_kernels import table
 from penstock_kernels.base.checks import require
+from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.base.quantized import Matrix
 from penstock_kernels.ops.grouped_mlp import check_part
@@ -54,3 +55,12 @@ def _check(
             rows // 2,
         )
         require(is_right, lambda: f"{op}: an expert's matrices do not fit x {tuple(x.shape)}")
+
+
+def captures_experts(
+    device: torch.device, gate_up: tuple[tuple[Matrix, ...], ...], down: tuple[Matrix, ...]
+) -> bool:
+    """Whether their products ask nothing on the host, as a step in a CUDA graph must. True where there are none."""
+    if device.type != "cuda":
+        return True
+    return runs_kernels(device) and table.quantized_grouped_mlp.gpu_if(None, None, None, gate_up, down)

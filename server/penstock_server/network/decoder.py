@@ -295,12 +295,11 @@ class Decoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """As in `Model`. On CUDA latents need lengths on the host, and experts of few bits counts."""
-        needs_host = self.spec.latent is not None or self._has_quantized_experts()
-        return self._device.type != "cuda" or not needs_host
-
-    def _has_quantized_experts(self) -> bool:
-        return any(isinstance(module, Experts) and module.is_quantized for module in self.modules())
+        """As in `Model`. On CUDA latents need lengths on the host, and experts of few bits may need counts."""
+        if self._device.type != "cuda":
+            return True
+        experts = (module for module in self.modules() if isinstance(module, Experts))
+        return self.spec.latent is None and all(module.captures(self._device) for module in experts)
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states behind the layers that are here, [num_tokens, hidden_size]; fills the cache on the way."""

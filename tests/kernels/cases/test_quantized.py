@@ -1,13 +1,28 @@
 """Products with weights of few bits, against the definition of their numbers."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from closeness import DTYPES, assert_close
-from penstock_kernels import Float8Grid, IntGroups, Quantized, TableBlocks, quantized_linear
+from penstock_kernels import (
+    ExpertMatrices,
+    ExpertPart,
+    Float8Grid,
+    IntGroups,
+    Quantized,
+    TableBlocks,
+    captures_experts,
+    quantized_grouped_mlp,
+    quantized_linear,
+    silu_mul,
+    table,
+)
 from penstock_kernels.base.bit_stream import pack
+from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.base.quantized import moved
 from penstock_kernels.reference.quantized_linear import dequantize
 
@@ -131,3 +146,96 @@ def test_all_columns_may_share_zeros_and_scales(device: torch.device) -> None:
     zeros = torch.full((1, 1), 17, dtype=torch.int8, device=device).expand(40, 1)
     weight, x = IntGroups(codes, scales, zeros, 96, 8, 96), torch.randn(3, 96, device=device)
     assert_close(quantized_linear(x, weight), x @ ((codes.float() - 17) * 0.01).T)
+
+
+class Experts:
+    """Four of one kind, whose gate and up projection lie apart; 70 numbers between both products, of 96 inputs."""
+
+    def __init__(self, kind: str, device: torch.device, dtype: torch.dtype) -> None:
+        make = KINDS[kind]
+        self.gate_up = ExpertMatrices(
+            (moved(make(70, 96), device), moved(make(70, 96), device)) for _ in range(4)
+        )
+        self.down = ExpertMatrices(moved(make(96, 70), device) for _ in range(4))
+        self.biases = (
+            torch.randn(4, 140, device=device).to(dtype),
+            torch.randn(4, 96, device=device).to(dtype),
+        )
+
+    def compute(
+        self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, **options: Any
+    ) -> torch.Tensor:
+        return quantized_grouped_mlp(
+            x, chosen, weights, self.gate_up, self.down, silu_mul, *self.biases, **options
+        )
+
+    def expected(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        for token, place in itertools.product(range(len(x)), range(chosen.shape[1])):
+            expert = int(chosen[token, place])
+            numbers = torch.cat([dequantize(part, x.dtype) for part in self.gate_up[expert]]).double()
+            gate, up = (numbers @ x[token].double() + self.biases[0][expert]).to(x.dtype).double().chunk(2)
+            hidden = (gate * gate.sigmoid() * up).to(x.dtype).double()
+            found = dequantize(self.down[expert], x.dtype).double() @ hidden + self.biases[1][expert]
+            total[token] += weights[token, place] * found
+        return total
+
+
+Make = Callable[[str, torch.dtype], Experts]
+
+
+@pytest.fixture
+def make(device: torch.device, reach: Callable[[torch.Tensor], None]) -> Make:
+    def made(kind: str, dtype: torch.dtype) -> Experts:
+        experts = Experts(kind, device, dtype)
+        for matrix in (*itertools.chain(*experts.gate_up), *experts.down):
+            for tensor in matrix.tensors.values():
+                reach(tensor)
+        return experts
+
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_experts(kind: str, make: Make, device: torch.device) -> None:
+    """One gets most rows, one none; with some kinds as many rows each as need tiles of many."""
+    experts = make(kind, torch.bfloat16)
+    assert captures_experts(device, experts.gate_up, experts.down)
+    for count in (1, 80 if kind in ("int4 with zeros", "float8 of blocks", "mxfp4") else 21):
+        x, weights = torch.randn(count, 96, device=device).bfloat16(), torch.rand(count, 2, device=device)
+        chosen = torch.tensor([[0, 3]] * (count - 1) + [[3, 1]], device=device)
+        assert_close(experts.compute(x, chosen, weights), experts.expected(x, chosen, weights), 8)
+
+
+def test_experts_of_a_rank_and_in_any_batch(make: Make, device: torch.device) -> None:
+    experts = make("mxfp4", torch.bfloat16)
+    x, weights = torch.randn(6, 96, device=device).bfloat16(), torch.rand(6, 2, device=device)
+    chosen = torch.tensor([[0, 3], [1, 2], [2, 0], [3, 0], [1, 0], [2, 3]], device=device)
+    whole = experts.compute(x, chosen, weights, invariant=True)
+    assert_close(whole, experts.expected(x, chosen, weights), 8)
+    for row in (0, 5):
+        alone = experts.compute(*(given[row : row + 1] for given in (x, chosen, weights)), invariant=True)
+        assert torch.equal(alone[0], whole[row])
+    shares = []
+    for here in (slice(0, 1), slice(1, 4)):
+        gate_up, down = ExpertMatrices(experts.gate_up[here]), ExpertMatrices(experts.down[here])
+        up_bias, down_bias = (bias[here] for bias in experts.biases)
+        rest = silu_mul, up_bias, down_bias, False, ExpertPart(here.start, 4)
+        shares.append(quantized_grouped_mlp(x, chosen, weights, gate_up, down, *rest))
+    assert_close(shares[0] + shares[1], whole.double(), 8)
+
+
+def test_experts_that_do_not_lie_alike_are_computed_by_the_reference(
+    make: Make, device: torch.device
+) -> None:
+    """One is of another kind, or begins within a byte."""
+    for other in (KINDS["int8"](96, 70), KINDS["mxfp4"](96, 71).columns(1, 71)):
+        experts = make("mxfp4", torch.float32)
+        experts.down = ExpertMatrices((*experts.down[:3], moved(other, device)))
+        row = table.quantized_grouped_mlp
+        assert not runs_kernels(device) or not row.gpu_if(
+            experts.down[0], None, None, experts.gate_up, experts.down
+        )
+        x, weights = torch.randn(3, 96, device=device), torch.rand(3, 2, device=device)
+        chosen = torch.tensor([[0, 3], [1, 2], [3, 0]], device=device)
+        assert_close(experts.compute(x, chosen, weights), experts.expected(x, chosen, weights), 8)

@@ -10,8 +10,10 @@ from dataclasses import replace
 import torch
 from penstock_kernels import (
     AdapterRows,
+    ExpertMatrices,
     Matrix,
     Routing,
+    captures_experts,
     grouped_mlp,
     linear,
     quantized_grouped_mlp,
@@ -116,8 +118,8 @@ class Experts(nn.Module):
     down_bias: torch.Tensor | None
     # What takes the place of either where any expert is quantized, also of another rank: for every expert the parts of
     # its gate and up projection, and its last.
-    gate_up_matrices: tuple[tuple[Matrix, ...], ...] | None = None
-    down_matrices: tuple[Matrix, ...] | None = None
+    gate_up_matrices: ExpertMatrices[tuple[Matrix, ...]] | None = None
+    down_matrices: ExpertMatrices[Matrix] | None = None
 
     def __init__(self, spec: ModelSpec, moe: MoeSpec, prefix: str, placement: Placement) -> None:
         super().__init__()
@@ -156,9 +158,7 @@ class Experts(nn.Module):
         biases = self.gate_up_bias, self.down_bias
         rest = self.activate, *biases, self.placement.batch_invariant, self.share.part
         if self.is_quantized:
-            ups, down = self.gate_up_matrices, self.down_matrices
-            gate_up = tuple((matrix,) for matrix in self.gate_up) if ups is None else ups
-            down = tuple(self.down) if down is None else down
+            gate_up, down = self._matrices()
             return quantized_grouped_mlp(x, chosen, weights, gate_up, down, *rest)
         return grouped_mlp(x, chosen, weights, self.gate_up, self.down, *rest)
 
@@ -185,14 +185,24 @@ class Experts(nn.Module):
         """Whether any of their matrices is."""
         return self.gate_up_matrices is not None or self.down_matrices is not None
 
+    def captures(self, device: torch.device) -> bool:
+        """Whether a step on this device asks nothing on the host for them."""
+        return not self.is_quantized or captures_experts(device, *self._matrices())
+
+    def _matrices(self) -> tuple[tuple[tuple[Matrix, ...], ...], tuple[Matrix, ...]]:
+        """Of all experts that are here, where some are quantized."""
+        ups, down = self.gate_up_matrices, self.down_matrices
+        gate_up = tuple((matrix,) for matrix in self.gate_up) if ups is None else ups
+        return gate_up, tuple(self.down) if down is None else down
+
     def take_matrices(self, attribute: str, found: tuple[Matrix, ...]) -> None:
         """As `TakesMatrices`; pieces come expert by expert."""
         if attribute == "down":
-            self.down_matrices = found
+            self.down_matrices = ExpertMatrices(found)
         else:
             each = len(found) // max(self.count, 1)
             starts = range(0, len(found), max(each, 1))
-            self.gate_up_matrices = tuple(found[first : first + each] for first in starts)
+            self.gate_up_matrices = ExpertMatrices(found[first : first + each] for first in starts)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         """An expert at a time, so that only one expert is in memory twice. Those of other ranks are only checked."""
