@@ -112,19 +112,6 @@ def _prefill_attention_kernel(
                  columns, num_kv_heads * GROUP, value_scale, DIM, HAS_SINK)  # fmt: skip
 
 
-def prefill_tiles(
-    spans: list[int], query_lens: list[int], context_lens: list[int], group: int, rows: int
-) -> list[int]:
-    """Span and first row of every tile, flat, the longest work first: the last tiles to start are then short."""
-    tiles = [
-        (context_len - query_len + min((first + rows - 1) // group + 1, query_len), span, first)
-        for span, query_len, context_len in zip(spans, query_lens, context_lens, strict=True)
-        for first in range(0, query_len * group, rows)
-    ]
-    tiles.sort(key=lambda tile: -tile[0])
-    return [number for _, span, first in tiles for number in (span, first)]
-
-
 def tile_for(query: torch.Tensor) -> Tile:
     """How these queries are cut."""
     return prefill_tile(padded_dim(query), query.element_size(), processor(query.device).shared_bytes)

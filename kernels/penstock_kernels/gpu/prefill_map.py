@@ -1,6 +1,5 @@
-"""The tiles of prefill attention, made on the device: for graphs, where the host does not know which spans are prompts.
-
-What `prefill_tiles` is on the host. The number of tiles is a bound that the host knows, so the grid never changes.
+"""The tiles of prefill attention: made on the host, or for graphs on the device, as the host then does not know which
+spans are prompts. There their number is a bound that the host knows, so the grid never changes.
 """
 
 import torch
@@ -12,6 +11,19 @@ from penstock_kernels.gpu.work_map import block_of
 
 # Tiles that are compared with all others at the same time.
 _AT_ONCE = 16
+
+
+def prefill_tiles(
+    spans: list[int], query_lens: list[int], context_lens: list[int], group: int, rows: int
+) -> list[int]:
+    """Span and first row of every tile, flat, the longest work first: the last tiles to start are then short."""
+    tiles = [
+        (context_len - query_len + min((first + rows - 1) // group + 1, query_len), span, first)
+        for span, query_len, context_len in zip(spans, query_lens, context_lens, strict=True)
+        for first in range(0, query_len * group, rows)
+    ]
+    tiles.sort(key=lambda tile: -tile[0])
+    return [number for _, span, first in tiles for number in (span, first)]
 
 
 @triton.jit

@@ -98,8 +98,7 @@ def test_prompts_in_a_graph_have_the_bits_that_they_have_free(device: torch.devi
 def test_the_map_of_prompts_is_that_of_the_host(rows: int, group: int, device: torch.device) -> None:
     if not runs_kernels(device):
         pytest.skip("no map is made")
-    from penstock_kernels.gpu.prefill_attention import prefill_tiles
-    from penstock_kernels.gpu.prefill_map import prefill_map
+    from penstock_kernels.gpu.prefill_map import prefill_map, prefill_tiles
 
     lens = [(1, 90), (100, 100), (9, 64), (0, 0), (31, 31), (8, 8), (60, 170)]
     case = Case(Shape(num_heads=1, num_kv_heads=1, dim=16), lens, device)

@@ -90,7 +90,6 @@ _settings = settings(
 @given(step=_steps(MAX_DECODE_LEN))
 def test_in_a_graph_every_tile_is_given_out_once(step: Step, device: torch.device) -> None:
     """The host knows bounds, and the device the lengths."""
-    attention = _kernels(device)
     starts = torch.tensor([0, *accumulate(query_len for query_len, _ in step.lens)], dtype=torch.int32)
     contexts = torch.tensor([context_len for _, context_len in step.lens], dtype=torch.int32)
     most_tokens = max(query_len for query_len, _ in step.lens)
@@ -103,9 +102,7 @@ def test_in_a_graph_every_tile_is_given_out_once(step: Step, device: torch.devic
         step.table_len,
         step.unbatched,
     )
-    with _processor_of(step):
-        work = attention._graph_work(spans, step.num_tokens, Reach(step.window), step.num_kv_heads)
-        _check(step, [work])
+    _check(step, _maps(step, spans))
 
 
 @_settings
@@ -113,28 +110,30 @@ def test_in_a_graph_every_tile_is_given_out_once(step: Step, device: torch.devic
 @given(step=_steps(MAX_DECODE_LEN + 3))
 def test_out_of_a_graph_every_tile_of_a_decode_is_given_out_once(step: Step, device: torch.device) -> None:
     """The host knows all lengths; spans of more tokens are prefills."""
-    attention = _kernels(device)
     queries, contexts = zip(*step.lens, strict=True)
     spans = AttentionSpans(queries, contexts, _tables(step, device), BLOCK_SIZE, step.unbatched)
-    with _processor_of(step):
-        layout = attention._lay_out(spans, 1, 16)
-        _check(step, attention._eager_work(spans, layout, Reach(step.window), step.num_kv_heads))
+    _check(step, _maps(step, spans))
 
 
-def _kernels(device: torch.device) -> Any:
-    """The module whose private functions choose the maps: its public one would compute attention, too."""
-    if not runs_kernels(device):
+def _maps(step: Step, spans: AttentionSpans | DecodeSpans) -> list[Any]:
+    if not runs_kernels(spans.block_tables.device):
         pytest.skip("no map is made")
-    from penstock_kernels.gpu import attention
+    from penstock_kernels.gpu.attention_work import Cut, step_work
 
-    return attention
+    cut = Cut(group=1, rows=16, reach=Reach(step.window), resident=_resident(step))
+    return step_work(spans, step.num_tokens, cut).decodes
 
 
-def _processor_of(step: Step) -> Any:
+def _resident(step: Step) -> int:
+    from penstock_kernels.gpu import work_limits
+
+    return work_limits.resident_items(_processor(step), step.num_kv_heads)
+
+
+def _processor(step: Step) -> Any:
     from penstock_kernels.gpu.tiles import Processor
 
-    processor = Processor(step.num_multiprocessors, 232_448)
-    return mock.patch("penstock_kernels.gpu.attention.processor", return_value=processor)
+    return Processor(step.num_multiprocessors, 232_448)
 
 
 def _tables(step: Step, device: torch.device) -> torch.Tensor:
@@ -188,14 +187,12 @@ def _check_parts(step: Step, items: list[list[int]], splits: list[list[int]], nu
 def _check_lengths(step: Step, pieces: list[range]) -> None:
     """Unbatched, they follow from the block table alone. Else no item is much longer than a share of the work."""
     from penstock_kernels.gpu import work_limits
-    from penstock_kernels.gpu.tiles import Processor
 
     if step.unbatched:
         assert {len(piece) for piece in pieces[:-1]} <= {work_limits.fixed_tiles(step.table_len)}
         return
-    resident = work_limits.resident_items(Processor(step.num_multiprocessors, 0), step.num_kv_heads)
     num_tiles = sum(len(step.tiles_of(span)) for span in range(len(step.lens)))
-    share = max(-(-num_tiles // resident), work_limits.LEAST_TILES)
+    share = max(-(-num_tiles // _resident(step)), work_limits.LEAST_TILES)
     assert all(2 * len(piece) <= 3 * share for piece in pieces)
 
 
@@ -204,5 +201,6 @@ def _check_memory(step: Step, num_part_tokens: int) -> None:
     from penstock_kernels.gpu import attention, work_limits
 
     bounds = (step.num_kv_heads, step.num_kv_heads, HEAD_DIM, len(step.lens), step.num_tokens, step.table_len)
-    most = attention.attention_parts_bytes(torch.device("cpu"), *bounds, step.unbatched)
+    with mock.patch("penstock_kernels.gpu.attention.processor", return_value=_processor(step)):
+        most = attention.attention_parts_bytes(torch.device("cpu"), *bounds, step.unbatched)
     assert work_limits.parts_bytes(num_part_tokens, step.num_kv_heads, HEAD_DIM) <= most
