@@ -4,14 +4,12 @@ Queries go down to the latents by a product for each head, the heads are queries
 beginning of its keys, and what they find goes up by another product for each head.
 """
 
-from typing import NamedTuple
+from functools import partial
 
 import torch
 
-from penstock_kernels import reference
 from penstock_kernels.base.attention_spans import (
     MAX_DECODE_LEN,
-    AttentionSpans,
     DecodeSpans,
     LatentArguments,
     Scoring,
@@ -20,6 +18,7 @@ from penstock_kernels.native import attention
 from penstock_kernels.native.grouped_linear import grouped_linear
 from penstock_kernels.native.library import DTYPES
 from penstock_kernels.native.linear import can_multiply
+from penstock_kernels.reference.latent_attention import latent_attention_beside
 
 # Query heads that read the same keys at a time: at least so many, so that a key is not loaded for each of them.
 _FEWEST_HEADS, _MOST_HEADS = 4, 32
@@ -50,34 +49,10 @@ def latent_attention(arguments: LatentArguments, max_lanes: int = 0) -> torch.Te
     `paged_attention`.
     """
     spans = arguments.spans
-    if isinstance(spans, DecodeSpans) or max(spans.query_lens, default=0) <= MAX_DECODE_LEN:
+    if isinstance(spans, DecodeSpans):
         return _absorbed(arguments, max_lanes)
-    query = arguments.query
-    output = query.new_empty(*query.shape[:2], arguments.value_up.shape[1])
-    short, long = spans.shared("by length", lambda: _by_length(spans))
-    if short.spans.query_lens:
-        output[short.rows] = _absorbed(arguments.among(*short), max_lanes)
-    output[long.rows] = reference.latent_attention(arguments.among(*long))
-    return output
-
-
-class _Some(NamedTuple):
-    """Some of the spans of a step, and their rows."""
-
-    rows: torch.Tensor
-    spans: AttentionSpans
-
-
-def _by_length(spans: AttentionSpans) -> tuple[_Some, _Some]:
-    """Those of few tokens, and the others."""
-    lens = spans.query_lens
-    short = [span for span, length in enumerate(lens) if length <= MAX_DECODE_LEN]
-    long = [span for span, length in enumerate(lens) if length > MAX_DECODE_LEN]
-    return _some(spans, short), _some(spans, long)
-
-
-def _some(spans: AttentionSpans, members: list[int]) -> _Some:
-    return _Some(torch.tensor(spans.rows_of(members), dtype=torch.int64), spans.among(members))
+    attend = partial(_absorbed, max_lanes=max_lanes)
+    return latent_attention_beside(arguments, MAX_DECODE_LEN, attend)
 
 
 def _absorbed(arguments: LatentArguments, max_lanes: int = 0) -> torch.Tensor:

@@ -13,6 +13,7 @@ from penstock_kernels.base.attention_spans import (
     Reach,
     Scoring,
 )
+from penstock_kernels.base.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +157,16 @@ def _group(
     longest = max(seen)
     rows = None
     if len(members) < len(spans.query_lens):
-        rows = torch.cat([torch.arange(starts[span], starts[span] + query_len) for span in members]).to(
-            device
-        )
-    seen_lens = torch.tensor(seen, device=device).unsqueeze(1)
-    skipped = torch.tensor(
-        [spans.context_lens[span] - n for span, n in zip(members, seen, strict=True)], device=device
+        rows = torch.cat([torch.arange(starts[span], starts[span] + query_len) for span in members])
+        rows = upload(rows, device)
+    contexts = [spans.context_lens[span] for span in members]
+    # [num_spans, 1] each.
+    seen_lens, context_lens, chosen = (
+        upload(torch.tensor(numbers), device).unsqueeze(1) for numbers in (seen, contexts, members)
     )
     index = torch.arange(longest, device=device)
-    offsets = torch.minimum(index, seen_lens - 1) + skipped.unsqueeze(1)  # [num_spans, longest]
-    tables = spans.block_tables[torch.tensor(members, device=device)].long()
+    offsets = torch.minimum(index, seen_lens - 1) + (context_lens - seen_lens)  # [num_spans, longest]
+    tables = spans.block_tables.index_select(0, chosen.squeeze(1)).long()
     blocks = tables.gather(1, offsets // spans.block_size)
     positions = (blocks * spans.block_size + offsets % spans.block_size).flatten()
     mask = _mask(query_len, seen, reach, index < seen_lens, dtype)

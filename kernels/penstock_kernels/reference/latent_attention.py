@@ -1,9 +1,13 @@
 """Attention over latents: decodes in the space of the latents, longer spans with keys and values of every head."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 
-from penstock_kernels.base.attention_spans import DecodeSpans, LatentArguments, Reach
+from penstock_kernels.base.attention_spans import AttentionSpans, DecodeSpans, LatentArguments, Reach
+from penstock_kernels.base.upload import upload
 from penstock_kernels.reference.attention import Group, work_groups
 from penstock_kernels.reference.norm import rms_norm
 from penstock_kernels.reference.rotary import apply_rotary
@@ -52,6 +56,41 @@ def latent_attention(arguments: LatentArguments) -> torch.Tensor:
             return attended
         output.index_copy_(0, group.rows, attended)
     return output
+
+
+def latent_attention_beside(
+    arguments: LatentArguments, longest: int, attend: Callable[[LatentArguments], torch.Tensor]
+) -> torch.Tensor:
+    """Spans of up to `longest` tokens by `attend`, longer ones by the reference."""
+    spans, query = arguments.spans, arguments.query
+    assert isinstance(spans, AttentionSpans), "the host knows which spans are long"
+    if max(spans.query_lens, default=0) <= longest:
+        return attend(arguments)
+    output = query.new_empty(*query.shape[:2], arguments.value_up.shape[1])
+    short, long = spans.shared(("by length", longest), lambda: _by_length(spans, longest))
+    if short.spans.query_lens:
+        output.index_copy_(0, short.rows, attend(arguments.among(*short)))
+    return output.index_copy_(0, long.rows, latent_attention(arguments.among(*long)))
+
+
+class _Some(NamedTuple):
+    """Some of the spans of a step, and their rows."""
+
+    rows: torch.Tensor
+    spans: AttentionSpans
+
+
+def _by_length(spans: AttentionSpans, longest: int) -> tuple[_Some, _Some]:
+    """Those of few tokens, and the others."""
+    lens = spans.query_lens
+    short = [span for span, length in enumerate(lens) if length <= longest]
+    long = [span for span, length in enumerate(lens) if length > longest]
+    return _some(spans, short), _some(spans, long)
+
+
+def _some(spans: AttentionSpans, members: list[int]) -> _Some:
+    rows = torch.tensor(spans.rows_of(members), dtype=torch.int64)
+    return _Some(upload(rows, spans.block_tables.device), spans.among(members))
 
 
 def _absorbed(
