@@ -92,6 +92,15 @@ def _attend_in_graph() -> None:
     ops.paged_attention(_tensor(512, 32, 128), *caches, spans, ops.Scoring(128**-0.5))
 
 
+def _attend_latents(lens: list[tuple[int, int]], heads: int, dtype: torch.dtype = BF16) -> None:
+    """DeepSeek V3, on one GPU or on eight."""
+    queries, contexts = (tuple(pair[i] for pair in lens) for i in range(2))
+    spans = AttentionSpans(queries, contexts, torch.zeros(len(lens), 1024, dtype=torch.int32), 16)
+    cache = _tensor(64, 16, 1, 512 + 64, dtype=dtype)
+    ups = (_tensor(heads, *shape, dtype=dtype) for shape in ((512, 128), (128, 512)))
+    ops.latent_attention(_tensor(sum(queries), heads, 192, dtype=dtype), cache, *ups, spans, 0.1)
+
+
 def _find(op: Callable[..., Any], *numbers: Any) -> None:
     slots, tokens, table = _tensor(64, dtype=torch.int64), *(_tensor(65, 8192, dtype=torch.int32),) * 2
     op(slots, slots, *numbers, tokens, table, 16, 64)
@@ -328,6 +337,14 @@ CASES: dict[str, Callable[[], Any]] = {
     "prefill 80": lambda: _attend(PROMPT, (32, 32), 80),
     "prefill 192 block 64": lambda: _attend(PROMPT, (32, 8), 192, 64),
     "prefill 128 in a graph": lambda: _attend_in_graph(),
+    "latents, 16 heads": lambda: _attend_latents(ONE, 16),
+    "latents, 16 heads fp32": lambda: _attend_latents(ONE, 16, torch.float32),
+    "latents, 16 heads, drafts": lambda: _attend_latents(DRAFT, 16),
+    # GLM-4.7-Flash: a tile has heads of several tokens.
+    "latents, 20 heads, drafts, prompt": lambda: _attend_latents([*DRAFT, (64, 4096)], 20),
+    "latents, 128 heads": lambda: _attend_latents(ONE, 128),
+    "latents, 128 heads fp16, split": lambda: _attend_latents(ONE[:1], 128, torch.float16),
+    "latents, 128 heads, prompt": lambda: _attend_latents([(64, 4096)], 128),
     "draw": lambda: ops.draw(_tensor(64, 128256, dtype=torch.float32), _draw_params(64)),
     "gumbel": lambda: ops.gumbel(*[_tensor(64, dtype=torch.int64)] * 2, 128256),
     "uniform": lambda: ops.uniform(_tensor(64, dtype=torch.int64), 128256),
@@ -364,6 +381,8 @@ def _recording(capability: str) -> Any:
     with (
         mock.patch.object(JITFunction, "run", keep),
         mock.patch.object(gpu.attention, "processor", return_value=chip),
+        mock.patch.object(gpu.latent_attention, "processor", return_value=chip),
+        mock.patch.object(gpu.attend_latents, "processor", return_value=chip),
         mock.patch.object(gpu.decode_attention, "processor", return_value=chip),
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
         mock.patch.object(gpu.fused_linear, "processor", return_value=chip),

@@ -37,6 +37,7 @@ from penstock_kernels.ops.gated_norm import gated_norm
 from penstock_kernels.ops.grouped_mlp import grouped_mlp
 from penstock_kernels.ops.latent_attention import (
     latent_attention,
+    latent_parts_bytes,
     own_latent_attention,
     rotate_and_store_latents,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "gumbel",
     "is_fused",
     "latent_attention",
+    "latent_parts_bytes",
     "layer_norm",
     "linear",
     "most_likely",

@@ -13,7 +13,7 @@ from penstock_kernels.adapters import flash_attention_3 as fa3
 from penstock_kernels.adapters.cudnn import by_cudnn, cudnn
 from penstock_kernels.adapters.gathered import GatheredPrompts
 from penstock_kernels.adapters.varlen import varlen
-from penstock_kernels.base.attention_spans import Attend, AttendLatents
+from penstock_kernels.base.attention_spans import MAX_KERNEL_RANK, Attend, AttendLatents
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native import attention as native
 from penstock_kernels.native import latent_attention as native_latents
@@ -72,15 +72,16 @@ class LatentDemand:
 
 
 def choose_for_latents(name: str, demand: LatentDemand) -> Backend:
-    """The same over latents, of `auto`, `native` and `reference`. Raises Unsupported."""
+    """The same over latents, of `auto`, `triton`, `native` and `reference`. Raises Unsupported."""
+    if name == "auto":
+        own = "triton" if runs_kernels(demand.device) else "native"
+        name = own if _LATENT_REFUSALS[own](demand) is None else "reference"
     if name == "reference":
         return reference_backend(demand.device)
-    reason = _refuse_native_latents(demand)
-    if reason is None:
-        return Backend("native")
-    if name == "native":
+    reason = _LATENT_REFUSALS[name](demand)
+    if reason is not None:
         raise Unsupported(reason)
-    return reference_backend(demand.device)
+    return Backend(name, captures_prompts=name == "triton")
 
 
 def choose(name: str, demand: Demand) -> Backend:
@@ -133,6 +134,14 @@ def _refuse_native(demand: Demand) -> str | None:
     if native.can_attend(demand.dtype, demand.cache_dtype, demand.head_dim, group):
         return None
     return f"it cannot do {_kind(demand)}"
+
+
+def _refuse_triton_latents(demand: LatentDemand) -> str | None:
+    if not runs_kernels(demand.device):
+        return f"its kernels need a CUDA device, this one is {demand.device.type}"
+    if demand.rank > MAX_KERNEL_RANK:
+        return f"its latents have at most {MAX_KERNEL_RANK} numbers, this model's {demand.rank}"
+    return _not_importable("triton")
 
 
 def _refuse_native_latents(demand: LatentDemand) -> str | None:
@@ -281,6 +290,10 @@ _REFUSALS: dict[str, Callable[[Demand], str | None]] = {
     "varlen": _refuse_varlen,
     "fa3": _refuse_fa3,
     "cudnn": _refuse_cudnn,
+}
+_LATENT_REFUSALS: dict[str, Callable[[LatentDemand], str | None]] = {
+    "triton": _refuse_triton_latents,
+    "native": _refuse_native_latents,
 }
 _MAKERS: dict[str, Callable[[Demand], Backend]] = {
     "triton": _make_triton,

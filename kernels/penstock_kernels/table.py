@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from penstock_kernels import reference
-from penstock_kernels.base.attention_spans import AttentionArguments
+from penstock_kernels.base.attention_spans import MAX_KERNEL_RANK, AttentionArguments, LatentArguments
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.base.quantized import IntGroups, Quantized
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
@@ -125,6 +125,10 @@ def _lie_alike(x: Any, ids: Any, weights: Any, gate_up: Any, down: Any, *_: obje
 def _has_no_slopes(arguments: AttentionArguments) -> bool:
     """The kernels know none yet."""
     return arguments.scoring.slopes is None
+
+
+def _has_tiles_for(arguments: LatentArguments) -> bool:
+    return arguments.key_up.shape[1] <= MAX_KERNEL_RANK
 
 
 def _joins_nothing(
@@ -253,11 +257,12 @@ rotate_and_store_latents = Row(
     native_if=c_latents.supports,
     gpu="latents.rotate_and_store_latents",
 )
-# No kernel yet.
 latent_attention = Row(
     reference.latent_attention,
     native=c_latent_attention.latent_attention,
     native_if=c_latent_attention.supports,
+    gpu="latent_attention.latent_attention",
+    gpu_if=_has_tiles_for,
 )
 causal_conv = Row(
     reference.causal_conv,

@@ -13,7 +13,14 @@ from penstock_kernels.adapters.flash_attention_3 import flash_attention_3
 from penstock_kernels.adapters.flashinfer import FlashInferAttention, page_table
 from penstock_kernels.adapters.gathered import GatheredPrompts
 from penstock_kernels.adapters.varlen import varlen
-from penstock_kernels.backends import NAMES, Demand, Unsupported, choose
+from penstock_kernels.backends import (
+    NAMES,
+    Demand,
+    LatentDemand,
+    Unsupported,
+    choose,
+    choose_for_latents,
+)
 from penstock_kernels.native.library import library
 
 NAN = float("nan")
@@ -227,6 +234,26 @@ def test_what_is_our_own_is_taken_unless_asked() -> None:
     assert choose("cudnn", ON_GPU).captures_prompts is False
     assert choose("reference", ON_GPU).capturable is False
     assert set(NAMES) == {"auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"}
+
+
+LATENTS = LatentDemand(torch.device("cuda"), torch.bfloat16, 512, 64, 128)
+
+
+def test_latents_are_attended_to_by_our_own_unless_asked() -> None:
+    on_gpu = choose_for_latents("auto", LATENTS)
+    assert (on_gpu.name, on_gpu.capturable, on_gpu.captures_prompts) == ("triton", True, True)
+    assert choose_for_latents("triton", LATENTS) == on_gpu
+    assert choose_for_latents("reference", LATENTS).capturable is False
+    assert choose_for_latents("auto", replace(LATENTS, rank=600)).name == "reference"
+    on_cpu = choose_for_latents("auto", replace(LATENTS, device=CPU))
+    assert (on_cpu.name, on_cpu.captures_prompts) == ("native" if library() else "reference", False)
+    for name, demand, reason in (
+        ("triton", replace(LATENTS, device=CPU), "need a CUDA device, this one is cpu"),
+        ("triton", replace(LATENTS, rank=600), "at most 512 numbers, this model's 600"),
+        ("native", LATENTS, "it is C for the CPU, this device is cuda"),
+    ):
+        with pytest.raises(Unsupported, match=reason):
+            choose_for_latents(name, demand)
 
 
 _MODULES = {"flashinfer": "flashinfer", "fa3": "fa3_fwd_interface"}

@@ -35,6 +35,8 @@ def test_every_kernel_fits_into_shared_memory(table: dict[str, Any]) -> None:
     [
         "decode_attention",
         "prefill_attention",
+        "latent_attention",
+        "combine",
         "expert_linear",
         "sort_pairs",
         "quantized_linear",
@@ -48,7 +50,7 @@ def test_attention_and_products_do_not_spill(name: str, table: dict[str, Any]) -
     assert [row for row in _rows(table, f"_{name}_kernel") if row["spill_bytes"]] == []
 
 
-@pytest.mark.parametrize("name", ["decode_attention", "prefill_attention"])
+@pytest.mark.parametrize("name", ["decode_attention", "prefill_attention", "latent_attention"])
 def test_attention_loads_keys_and_values_while_it_computes(name: str, table: dict[str, Any]) -> None:
     """At least two buffers for keys and for values, and loads under way behind every wait in the loop. Heads of float32
     have no room for two."""
@@ -93,7 +95,7 @@ def test_products_of_few_rows_load_while_they_compute(table: dict[str, Any]) -> 
 def test_memory_bound_kernels_load_sixteen_bytes_at_a_time(table: dict[str, Any]) -> None:
     for name in ("_norm_kernel", "_gated_activation_kernel", "_embedding_kernel", "_copy_blocks_kernel",
                  "_expert_linear_kernel", "_weighted_sum_kernel", "_decode_attention_kernel",
-                 "_prefill_attention_kernel", "_combine_kernel", "_quantized_linear_kernel",
+                 "_prefill_attention_kernel", "_latent_attention_kernel", "_combine_kernel", "_quantized_linear_kernel",
                  "_share_kernel", "_all_reduce_kernel"):  # fmt: skip
         assert all(row["wide_loads"] for row in _rows(table, name)), name
 

@@ -233,7 +233,6 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
 ]
 NO_KERNEL = {
     "all_finite",
-    "latent_attention",
     "most_likely",
 }
 
@@ -242,7 +241,8 @@ def test_every_op_has_a_row() -> None:
     public = {name: getattr(penstock_kernels, name) for name in penstock_kernels.__all__}
     functions = {name for name, found in public.items() if inspect.isfunction(found)}
     # Those are questions about an op.
-    assert functions - {"attention_parts_bytes", "captures_experts", "is_fused"} == set(ROWS)
+    questions = {"attention_parts_bytes", "captures_experts", "is_fused", "latent_parts_bytes"}
+    assert functions - questions == set(ROWS)
     assert public["own_attention"] is table.paged_attention
     assert public["own_latent_attention"] is table.latent_attention
     assert {name for name, row in ROWS.items() if row.gpu is None} == NO_KERNEL
@@ -306,7 +306,8 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
     pytest.importorskip("triton")
     monkeypatch.setattr("penstock_kernels.gpu.fused_linear.is_faster", lambda *_: True)
     row = ROWS[name]
-    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), scoring=Scoring(1.0))
+    facts = {"scoring": Scoring(1.0), "key_up": torch.empty(1, 512, 1)}
+    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), **facts)
     on_mps: Any = SimpleNamespace(device=torch.device("mps"))
     # Of a product, whether it is to be invariant: only then is there a kernel. Of experts, that they lie alike.
     others: tuple[Any, ...] = (None, None, True) if name == "linear" else ()
@@ -324,6 +325,11 @@ def test_cuda_leaves_slopes_and_other_routers_to_the_reference() -> None:
     on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
     for others in ((torch.zeros(4), Routing()), (None, Routing(sigmoid=True)), (None, Routing(scale=2.0))):
         assert table.route.choose(on_cuda, 2, False, *others) is table.route.reference
+
+
+def test_cuda_leaves_latents_that_no_tile_holds_to_the_reference() -> None:
+    given: Any = SimpleNamespace(device=torch.device("cuda"), key_up=torch.empty(1, 513, 1))
+    assert table.latent_attention.choose(given) is table.latent_attention.reference
 
 
 def test_cuda_leaves_products_that_may_depend_on_the_number_of_rows_to_pytorch() -> None:

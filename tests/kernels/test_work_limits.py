@@ -5,7 +5,7 @@ import random
 
 from penstock_kernels.base.attention_spans import Reach
 from penstock_kernels.gpu import work_limits
-from penstock_kernels.gpu.tiles import Processor
+from penstock_kernels.gpu.tiles import Processor, latent_tile
 
 H200 = Processor(132, 232_448)
 
@@ -18,6 +18,12 @@ def test_an_h200_splits_whatever_the_number_of_sequences() -> None:
         assert (limits.num_items - num_spans, limits.num_part_tokens) == (48, 65)
     alone = work_limits.bounded_limits(1, 1, 2048, resident)
     assert (alone.num_items, alone.num_part_tokens) == (49, 49)
+
+
+def test_tiles_of_heads_share_an_item_of_latents() -> None:
+    for num_heads, resident in ((8, 264), (16, 264), (20, 132), (64, 66), (128, 33)):
+        tile = latent_tile(num_heads, 2, H200.shared_bytes)
+        assert work_limits.resident_latent_items(H200, tile, num_heads) == resident
 
 
 def test_short_limits_and_equal_lengths_split_nothing() -> None:

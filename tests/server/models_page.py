@@ -22,9 +22,10 @@ float16.
 Attention over latents (DeepSeek V2 and V3, Kimi K2 and others) caches one vector of `kv_lora_rank` +
 `qk_rope_head_dim` numbers for each token and layer: 1,152 bytes in bfloat16 for DeepSeek V3. `--num-shard` divides its
 heads, and every rank has the whole cache. A decode is computed in the space of the latents; a longer piece of a prompt
-makes the keys and values of its context again. On a CPU spans of up to 8 tokens are computed in C, and decode steps are
-recorded; the reference in PyTorch computes the rest, on CUDA all of it and without graphs. `--kv-cache-dtype fp8`,
-`--batch-invariant` and the attention backends of a GPU are refused for such a model.
+makes the keys and values of its context again. On CUDA a Triton kernel computes spans of up to 128 tokens, and all
+that is in graphs: decodes, drafts, and steps of few tokens with prompts; unmeasured on a device. On a CPU spans of up
+to 8 tokens are computed in C, and decode steps are recorded. The reference in PyTorch computes the rest.
+`--kv-cache-dtype fp8`, `--batch-invariant` and attention by other libraries are refused for such a model.
 
 Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, that of Kimi Linear (KDA), where every row of a matrix
 forgets by itself, Mamba-1 and 2, short convolutions) keep a state for each slot, of one size whatever the length of its
@@ -35,9 +36,9 @@ requests diverge. A prefix is shared up to the last of these ([scheduling.md](sc
 kept, nothing is shared. Drafts take further states ([speculation.md](speculation.md#models-with-states)).
 `--num-shard` divides their heads (key heads, heads and groups, or channels), and is refused with the key of config.json
 where it cannot. On a CPU they are computed in C ([kernels.md](kernels.md)), and decode steps are recorded. On CUDA
-decode steps are computed by Triton kernels, in graphs but where attention is over latents; prompts by the reference in
-PyTorch in chunks of 64, and those of Mamba-1 by its kernel. `--batch-invariant` is refused. A step waits for the masks
-of grammars as long as these take, because a state cannot go back by a token.
+decode steps are computed by Triton kernels, in graphs; prompts by the reference in PyTorch in chunks of 64, and those
+of Mamba-1 by its kernel. `--batch-invariant` is refused. A step waits for the masks of grammars as long as these take,
+because a state cannot go back by a token.
 
 ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU; on CUDA by the reference in PyTorch, without graphs.
 

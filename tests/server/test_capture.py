@@ -37,6 +37,7 @@ pytest.importorskip("triton")
 FAMILIES = [
     "llama", "mistral-window", "qwen3_moe", "qwen2_moe", "gemma2", "falcon-7b", "gpt2", "olmo2", "cohere-normed",
     "gpt_oss", "llama4_text", "phi3-partial-longrope", "qwen3_next", "granitemoehybrid", "falcon_mamba", "lfm2",
+    "deepseek_v3",
 ]  # fmt: skip
 SIZES = CudaConfig((1, 2, 4), prompt_graph_sizes=(8, 20))
 KINDS = [
@@ -67,6 +68,7 @@ def test_no_step_waits_for_the_device(saved_model: Callable[..., Any], gpu: Fake
     folder = saved_model(**family_models.CASES[name]).folder
     with gpu.on():
         engine = gpu.engine(folder, is_compiled=True, cuda=SIZES, dtype="bfloat16")
+        assert engine.graphs is not None, "decodes are in graphs"
         Driver(execute_on(engine)).run(sequences(KINDS[:3]), seed=3)
     assert gpu.ops.num_launches > 100
     gpu.check_variants()

@@ -54,7 +54,11 @@ def test_a_poisoned_cache_and_copied_blocks_change_no_token(saved_model: Callabl
         ),
         (
             {"attention_backend": "triton"},
-            "--attention-backend triton: this model attends to latents, which only",
+            "--attention-backend triton: its kernels need a CUDA device, this one is cpu",
+        ),
+        (
+            {"attention_backend": "flashinfer"},
+            "--attention-backend flashinfer: this model attends to latents, which only triton, native and",
         ),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: latents are kept in the model's type"),
         ({"batch_invariant": True}, "--batch-invariant: the products of attention over latents"),

@@ -37,7 +37,7 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
 ]
 # Compressed latents; states beside them, beside keys and values, and in the place of both: and the kernel of each kind.
 KEPT_OTHERWISE = {
-    "deepseek_v3": "_latents_kernel",
+    "deepseek_v3": "_latent_attention_kernel",
     "qwen3_next": "_correct_one_kernel",
     "kimi_linear": "_correct_one_kernel",
     "falcon_h1": "_scan_one_kernel",

@@ -9,7 +9,7 @@ import pytest
 from counting_model import noisy_heads
 from drafting_driver import DraftingDriver
 from driver import execute_on
-from family_models import CASES
+from family_models import CASES, LATENT
 from open_spans import Told, generate
 from parallel_oracle import noise, saved_noise
 from penstock_server.engine.engine import Engine
@@ -30,6 +30,10 @@ Made = tuple[Path, dict[str, Any]]
 
 def _history(saved_model: Callable[..., Any], _to: Path) -> Made:
     return saved_model("llama").folder, {}
+
+
+def _latents(saved_model: Callable[..., Any], _to: Path) -> Made:
+    return saved_model("youtu", **LATENT).folder, {}
 
 
 def _model(saved_model: Callable[..., Any], _to: Path) -> Made:
@@ -64,7 +68,9 @@ def _selective_states(saved_model: Callable[..., Any], _to: Path) -> Made:
     return saved_model(**CASES["jamba"]).folder, {"num_draft_states": 40}
 
 
-DRAFTERS = [_history, _model, _experts, _eagle, _parallel, _medusa, _mtp, _states, _selective_states]
+DRAFTERS = [
+    _history, _latents, _model, _experts, _eagle, _parallel, _medusa, _mtp, _states, _selective_states
+]  # fmt: skip
 
 
 def serve_drafts(engine: Engine) -> None:

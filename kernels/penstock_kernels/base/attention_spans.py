@@ -16,6 +16,9 @@ MAX_DECODE_LEN = 8
 # The most tokens of a tree: the int32 of each token has a bit for every one of them.
 MAX_TREE_LEN = 32
 
+# The most numbers of a latent for which the kernels of a GPU have tiles.
+MAX_KERNEL_RANK = 512
+
 
 class Reach(NamedTuple):
     """Which of the positions up to its own a query sees; all, where both are None."""

@@ -55,6 +55,17 @@ def decode_tile(block_dim: int, num_rows: int, element_bytes: int, shared_bytes:
     return Tile(rows, DECODE_KEYS, 4, 3)
 
 
+def latent_tile(num_rows: int, element_bytes: int, shared_bytes: int) -> Tile:
+    """For latents of up to 512 numbers and 64 rotated ones. `num_rows`: query tokens times heads. Keys are a part of
+    DECODE_KEYS. 64 rows, which Hopper's own matrix units would take, spill."""
+    if element_bytes == 4:
+        return Tile(16, 32 if shared_bytes >= SHARED_AMPERE else 16, 8, 1)
+    if num_rows > 16 and shared_bytes >= SHARED_HOPPER:
+        return Tile(32, 64, 8, 3)
+    # 91 KB: Hopper holds two such programs.
+    return Tile(16, 32, 4, 3)
+
+
 def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
     """128 rows on Hopper where registers allow it; less for float32, which has none, and for little shared memory."""
     if element_bytes == 4:

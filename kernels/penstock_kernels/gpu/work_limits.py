@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN, Reach
-from penstock_kernels.gpu.tiles import DECODE_KEYS, Processor
+from penstock_kernels.gpu.tiles import DECODE_KEYS, SHARED_HOPPER, Processor, Tile
 
 # Decode programs that a multiprocessor holds at once: with heads of 128 each takes 72 of its 228 KB. Unmeasured.
 _RESIDENT = 3
@@ -51,6 +51,12 @@ def parts_bytes(num_part_tokens: int, num_heads: int, head_dim: int) -> int:
 def resident_items(processor: Processor, num_kv_heads: int) -> int:
     """Items that run at once: every one has a program for each key head."""
     return max(processor.num_multiprocessors * _RESIDENT // num_kv_heads, 1)
+
+
+def resident_latent_items(processor: Processor, tile: Tile, num_heads: int) -> int:
+    """The same of attention over latents, where an item has a program for each tile of heads."""
+    programs = 2 if tile.num_warps == 4 and processor.shared_bytes >= SHARED_HOPPER else 1
+    return max(processor.num_multiprocessors * programs // _ceil(num_heads, tile.rows), 1)
 
 
 def fixed_tiles(table_len: int) -> int:

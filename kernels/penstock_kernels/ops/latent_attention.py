@@ -7,8 +7,15 @@ share. A head's key is its projection of the latent beside these numbers, its va
 import torch
 
 from penstock_kernels import table
-from penstock_kernels.base.attention_spans import AttendLatents, AttentionSpans, DecodeSpans, LatentArguments
+from penstock_kernels.base.attention_spans import (
+    MAX_KERNEL_RANK,
+    AttendLatents,
+    AttentionSpans,
+    DecodeSpans,
+    LatentArguments,
+)
 from penstock_kernels.base.checks import require, require_same_dtype
+from penstock_kernels.base.devices import runs_kernels
 
 # Our own implementation for the device.
 own_latent_attention: AttendLatents = table.latent_attention
@@ -82,9 +89,9 @@ def latent_attention(
     """Causal attention; latents of the spans themselves must be stored already.
 
     query: [num_tokens, num_heads, nope_dim + rope_dim], the last numbers rotated; key_up: [num_heads, rank, nope_dim];
-    value_up: [num_heads, value_dim, rank], both contiguous; spans as in `paged_attention`. A span of one token is
-    computed in the space of the latents, where keys need not be made; a long one makes the keys and values of its
-    context. `attend`: the implementation, by default our own. Result: [num_tokens, num_heads, value_dim].
+    value_up: [num_heads, value_dim, rank], both contiguous; spans as in `paged_attention`. A short span is computed in
+    the space of the latents, where keys need not be made; a long one makes the keys and values of its context.
+    `attend`: the implementation, by default our own. Result: [num_tokens, num_heads, value_dim].
     """
     num_heads, rank, nope_dim = key_up.shape
     rope_dim = cache.shape[3] - rank
@@ -107,3 +114,21 @@ def latent_attention(
     require_same_dtype("latent_attention", query=query, cache=cache, key_up=key_up, value_up=value_up)
     arguments = LatentArguments(query, cache, key_up, value_up, spans, scale)
     return (attend or own_latent_attention)(arguments)
+
+
+def latent_parts_bytes(
+    device: torch.device,
+    dtype: torch.dtype,
+    num_heads: int,
+    rank: int,
+    num_spans: int,
+    num_tokens: int,
+    max_context_len: int,
+) -> int:
+    """As `attention_parts_bytes`, of our attention over latents, with queries in their space; heads are this rank's."""
+    if not runs_kernels(device) or rank > MAX_KERNEL_RANK:
+        return 0
+    found: int = table.launcher("latent_attention.latent_parts_bytes")(
+        device, dtype, num_heads, rank, num_spans, num_tokens, max_context_len
+    )
+    return found

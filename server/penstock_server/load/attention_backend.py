@@ -79,12 +79,12 @@ def _for_latents(
     cache_dtype: torch.dtype,
     device: torch.device,
 ) -> Backend:
-    """Attention over latents is in C on a CPU, and everywhere by the reference."""
+    """Attention over latents is by Triton on a GPU, in C on a CPU, and everywhere by the reference."""
     name = config.attention_backend
-    if name not in ("auto", "native", "reference"):
+    if name not in ("auto", "triton", "native", "reference"):
         raise StartError(
-            f"--attention-backend {name}: this model attends to latents, which only native and reference compute; use "
-            "auto or one of these"
+            f"--attention-backend {name}: this model attends to latents, which only triton, native and reference "
+            "compute; use auto or one of these"
         )
     if cache_dtype != dtype:
         raise StartError(

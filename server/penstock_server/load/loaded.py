@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import attention_parts_bytes
+from penstock_kernels import attention_parts_bytes, latent_parts_bytes
 from penstock_kernels.backends import Backend
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 
-from penstock_server.architectures.spec import CacheShape
+from penstock_server.architectures.spec import CacheShape, ModelSpec
 from penstock_server.base.config import MAX_TOP_LOGPROBS, ServerConfig
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.decode_graphs import DecodeGraphs
@@ -166,19 +166,18 @@ class Loaded(NamedTuple):
         return sum(self._parts_bytes(model, limits, num_spans) for model in models)
 
     def _parts_bytes(self, model: Model, limits: Limits, num_spans: int) -> int:
-        heads = model.cache_shape
-        if heads.num_tensors == 1:
-            return 0  # the reference computes attention over latents, in one part
+        heads, facts = model.cache_shape, model.facts
         # A chunk of few tokens is computed as a decode is.
         num_tokens = min(num_spans * MAX_DECODE_LEN, limits.max_step_tokens)
+        bounds = num_spans, num_tokens, limits.max_blocks * limits.block_size
+        if isinstance(facts, ModelSpec) and facts.latent is not None:
+            return latent_parts_bytes(self.device, model.dtype, model.num_heads, facts.latent.rank, *bounds)
         return attention_parts_bytes(
             self.device,
             model.num_heads,
             heads.num_kv_heads,
             heads.head_dim,
-            num_spans,
-            num_tokens,
-            limits.max_blocks * limits.block_size,
+            *bounds,
             self.config.batch_invariant,
         )
 

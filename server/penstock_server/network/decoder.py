@@ -295,11 +295,9 @@ class Decoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """As in `Model`. On CUDA latents need lengths on the host, and experts of few bits may need counts."""
-        if self._device.type != "cuda":
-            return True
+        """As in `Model`. On CUDA experts of few bits may need counts on the host."""
         experts = (module for module in self.modules() if isinstance(module, Experts))
-        return self.spec.latent is None and all(module.captures(self._device) for module in experts)
+        return all(module.captures(self._device) for module in experts)
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states behind the layers that are here, [num_tokens, hidden_size]; fills the cache on the way."""

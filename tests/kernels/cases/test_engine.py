@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from driver import Driver, Sequence, execute_on, make_engine
+from family_models import LATENT
 from penstock_server.base.config import CudaConfig
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
@@ -18,12 +19,13 @@ _DELTA = {
     "hidden_size": 80, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 10,
     "linear_value_head_dim": 6, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
-# Norms of queries and keys on the way into the cache are the second's, windows the third's, states the last one's.
+# Norms of queries and keys on the way into the cache are the second's, windows the third's; then latents, and states.
 CASES: list[tuple[str, dict[str, Any], CudaConfig]] = [
     ("llama", {}, CudaConfig((1, 4))),
     ("llama", {}, CudaConfig((1,), prompt_graph_sizes=(3, 9))),
     ("qwen3", {}, CudaConfig(())),
     ("mistral", {"sliding_window": 6}, CudaConfig((2,), prompt_graph_sizes=(6,))),
+    ("youtu", LATENT, CudaConfig((2,), prompt_graph_sizes=(6,))),
     ("qwen3_5_text", _DELTA, CudaConfig((2,))),
 ]
 # What rotates writes the cache in the same pass; gpt2 does not rotate, and has a write of its own.
