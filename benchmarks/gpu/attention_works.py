@@ -59,7 +59,7 @@ def cases(sizes: Sizes) -> list[Case]:
 def _work(sizes: Sizes, lens: Lens, cache_dtype: torch.dtype, tree: Sequence[int] = ()) -> Work:
     """Spans of (tokens, context), in blocks that lie anywhere in the cache. `tree`: what the tokens of each see."""
     queries, contexts = (tuple(pair[number] for pair in lens) for number in range(2))
-    tables, num_blocks = _block_tables(contexts, sizes.block)
+    tables, num_blocks = block_tables(contexts, sizes.block)
     seen = torch.tensor(list(tree) * len(lens), dtype=torch.int32, device=sizes.device) if tree else None
     spans = AttentionSpans(queries, contexts, tables.to(sizes.device), sizes.block, tree=seen)
     caches = [
@@ -77,7 +77,8 @@ def _work(sizes: Sizes, lens: Lens, cache_dtype: torch.dtype, tree: Sequence[int
     )
 
 
-def _block_tables(contexts: tuple[int, ...], block: int) -> tuple[torch.Tensor, int]:
+def block_tables(contexts: tuple[int, ...], block: int) -> tuple[torch.Tensor, int]:
+    """A table of blocks that lie anywhere, for contexts of these lengths, and their number."""
     counts = [-(-context // block) for context in contexts]
     tables = torch.zeros(len(counts), max(counts), dtype=torch.int32)
     order = torch.randperm(sum(counts), dtype=torch.int32)

@@ -29,6 +29,16 @@ class Case(NamedTuple):
     rivals: tuple[str, ...] = ()
 
 
+class Latents(NamedTuple):
+    """Few heads and many; numbers of a latent, of what is rotated, of the rest of a query and of a value."""
+
+    heads: tuple[int, int]
+    rank: int
+    rope: int
+    nope: int
+    value: int
+
+
 class Sizes(NamedTuple):
     """Of a sweep: an 8B Llama's on a GPU, a few numbers where kernels are interpreted."""
 
@@ -55,6 +65,7 @@ class Sizes(NamedTuple):
     few_rows: tuple[int, ...]
     # Rows, and different adapters among them.
     adapters: tuple[tuple[int, int], ...]
+    latents: Latents
     # Of experts: tokens, experts, experts of a token, width, inner width.
     experts: tuple[tuple[int, int, int, int, int], ...]
 
@@ -76,6 +87,8 @@ REAL = Sizes(
     prompts=((8192, 8192), (1024, 1024), (2048, 16384)),
     few_rows=(1, 4, 16),
     adapters=((1, 1), (8, 8), (64, 8), (2048, 8)),
+    # DeepSeek V3's, on eight GPUs and on one.
+    latents=Latents((16, 128), 512, 64, 128, 128),
     # Mixtral's and Qwen3's, of a decode and of a prompt.
     experts=((64, 8, 2, 4096, 14336), (64, 128, 8, 2048, 768), (4096, 8, 2, 4096, 14336), (4096, 128, 8, 2048, 768)),
 )  # fmt: skip
@@ -96,6 +109,7 @@ TINY = Sizes(
     prompts=((20, 20), (12, 40)),
     few_rows=(2,),
     adapters=((3, 2),),
+    latents=Latents((2, 4), 32, 16, 16, 16),
     experts=((2, 4, 2, 32, 32),),
 )
 
