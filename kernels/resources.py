@@ -189,41 +189,47 @@ def _fp8(rows: int = 6144, columns: int = 4096) -> ops.Quantized:
     return ops.Float8Grid(_tensor(rows, columns, dtype=torch.float8_e4m3fn), scales, 128, 128)
 
 
-def _spans(keeps: bool) -> ops.RecurrentSpans:
-    """Single tokens; with `keeps`, those of a sequence may follow each other, and states behind them are kept."""
-    is_first = torch.empty(64, dtype=torch.bool, device="meta")
-    kept = _tensor(64, dtype=torch.int64) if keeps else None
-    return ops.RecurrentSpans(_tensor(64, dtype=torch.int64), is_first, (1,) * 64, kept)
+# Kinds of steps of recurrent layers, as the names of cases end.
+DRAFTS, PROMPTS = ", drafts", ", prompts"
+
+
+def _spans(kind: str) -> ops.RecurrentSpans:
+    """64 single tokens; of drafts, those of a sequence may follow each other, and states behind them are kept. Or a
+    prompt of as many tokens."""
+    lens = (64,) if kind == PROMPTS else (1,) * 64
+    is_first = torch.empty(len(lens), dtype=torch.bool, device="meta")
+    kept = _tensor(64, dtype=torch.int64) if kind == DRAFTS else None
+    return ops.RecurrentSpans(_tensor(len(lens), dtype=torch.int64), is_first, lens, kept)
 
 
 def _float(*shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device="meta")
 
 
-def _convolve(keeps: bool) -> None:
-    ops.causal_conv(_tensor(64, 8192), _tensor(8192, 4), None, _tensor(64, 3, 8192), _spans(keeps), silu=True)
+def _convolve(kind: str) -> None:
+    ops.causal_conv(_tensor(64, 8192), _tensor(8192, 4), None, _tensor(64, 3, 8192), _spans(kind), silu=True)
 
 
-def _correct(by_row: bool, keeps: bool) -> None:
+def _correct(by_row: bool, kind: str) -> None:
     """Qwen3-Next, or Kimi Linear."""
     keys, of_heads = _tensor(64, 32 if by_row else 16, 128), (32, 128) if by_row else (32,)
     numbers = _tensor(64, 32, 128), _tensor(64, *of_heads), _tensor(64, 32)
     decay = ops.Decay(_float(32), _float(*of_heads))
-    ops.gated_delta_rule(keys, keys, *numbers, decay, _float(64, 32, 128, 128), _spans(keeps))
+    ops.gated_delta_rule(keys, keys, *numbers, decay, _float(64, 32, 128, 128), _spans(kind))
 
 
-def _scan(keeps: bool) -> None:
+def _scan(kind: str) -> None:
     """Nemotron-H."""
     groups = _tensor(64, 8, 128)
     numbers = _tensor(64, 128, 64), _tensor(64, 128), ops.Decay(_float(128), _float(128))
-    ops.state_space_scan(*numbers, groups, groups, _float(128), _float(64, 128, 64, 128), _spans(keeps))
+    ops.state_space_scan(*numbers, groups, groups, _float(128), _float(64, 128, 64, 128), _spans(kind))
 
 
-def _select(keeps: bool) -> None:
+def _select(kind: str) -> None:
     """Falcon Mamba."""
     x, numbers, vector = _tensor(64, 8192), _tensor(64, 16), _float(8192)
     ops.selective_scan(
-        x, x, vector, _float(8192, 16), numbers, numbers, vector, _float(64, 8192, 16), _spans(keeps)
+        x, x, vector, _float(8192, 16), numbers, numbers, vector, _float(64, 8192, 16), _spans(kind)
     )
 
 
@@ -285,7 +291,7 @@ CASES: dict[str, Callable[[], Any]] = {
         0,
     ),
     **{
-        name + drafts: lambda make=make, keeps=bool(drafts): make(keeps)
+        name + kind: partial(make, kind)
         for name, make in {
             "causal_conv": _convolve,
             "delta rule": partial(_correct, False),
@@ -293,8 +299,10 @@ CASES: dict[str, Callable[[], Any]] = {
             "state_space_scan": _scan,
             "selective_scan": _select,
         }.items()
-        for drafts in ("", ", drafts")
+        for kind in ("", DRAFTS)
     },
+    f"delta rule{PROMPTS}": partial(_correct, False, PROMPTS),
+    f"state_space_scan{PROMPTS}": partial(_scan, PROMPTS),
     "gated_norm": lambda: ops.gated_norm(_tensor(64, 32, 128), _tensor(64, 4096), _float(128), 1e-6, False),
     "embedding": lambda: ops.embedding(_tensor(64, dtype=torch.int64), _tensor(128256, 4096)),
     "rotate_and_store 128": lambda: _rotate(128, 128, False),
@@ -385,6 +393,7 @@ def _recording(capability: str) -> Any:
         mock.patch.object(gpu.attend_latents, "processor", return_value=chip),
         mock.patch.object(gpu.decode_attention, "processor", return_value=chip),
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
+        mock.patch.object(gpu.chunk_carry, "processor", return_value=chip),
         mock.patch.object(gpu.fused_linear, "processor", return_value=chip),
         mock.patch.object(gpu.quantized_linear, "processor", return_value=chip),
         mock.patch.object(gpu.quantized_experts, "processor", return_value=chip),

@@ -23,11 +23,12 @@ def run(run: Run) -> None:
     if run.rehearse:
         # Before the kernels are imported.
         os.environ["TRITON_INTERPRET"] = "1"
-    from benchmarks.gpu import attention_works, latent_works, op_works
+    from benchmarks.gpu import attention_works, latent_works, op_works, recurrent_works
     from benchmarks.gpu.works import REAL, TINY
 
     sizes = TINY if run.rehearse else REAL
-    for case in (*attention_works.cases(sizes), *latent_works.cases(sizes), *op_works.cases(sizes)):
+    works = attention_works, latent_works, op_works, recurrent_works
+    for case in (case for work in works for case in work.cases(sizes)):
         _measure(run, case)
         release()
 

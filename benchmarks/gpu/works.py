@@ -68,6 +68,10 @@ class Sizes(NamedTuple):
     latents: Latents
     # Of experts: tokens, experts, experts of a token, width, inner width.
     experts: tuple[tuple[int, int, int, int, int], ...]
+    # Of the delta rule: tokens of each prompt, prompts, key heads, heads, width of each.
+    delta: tuple[tuple[int, int, int, int, int], ...]
+    # Of Mamba-2: tokens of each prompt, prompts, groups, heads, width of each, and of its state.
+    space: tuple[tuple[int, int, int, int, int, int], ...]
 
 
 REAL = Sizes(
@@ -91,6 +95,10 @@ REAL = Sizes(
     latents=Latents((16, 128), 512, 64, 128, 128),
     # Mixtral's and Qwen3's, of a decode and of a prompt.
     experts=((64, 8, 2, 4096, 14336), (64, 128, 8, 2048, 768), (4096, 8, 2, 4096, 14336), (4096, 128, 8, 2048, 768)),
+    # Qwen3-Next's.
+    delta=((8192, 1, 16, 32, 128), (1024, 8, 16, 32, 128)),
+    # Nemotron-H's.
+    space=((8192, 1, 8, 128, 64, 128),),
 )  # fmt: skip
 TINY = Sizes(
     device="cpu",
@@ -111,6 +119,8 @@ TINY = Sizes(
     adapters=((3, 2),),
     latents=Latents((2, 4), 32, 16, 16, 16),
     experts=((2, 4, 2, 32, 32),),
+    delta=((20, 2, 1, 2, 16),),
+    space=((20, 2, 1, 2, 16, 16),),
 )
 
 

@@ -154,6 +154,23 @@ def _keep_behind_tokens(*args: Any) -> bool:
     return all(arg.are_single or arg.kept is None for arg in args if isinstance(arg, RecurrentSpans))
 
 
+def _fit_chunks(x: Any, size: int, spans: RecurrentSpans) -> bool:
+    """Longer spans have kernels in bfloat16 with keys of at most 128, where no states are kept behind tokens."""
+    return x.dtype == torch.bfloat16 and size <= 128 and spans.kept is None
+
+
+def _has_delta_kernel(query: Any, *others: Any) -> bool:
+    """Longer spans have none where rows forget by themselves."""
+    if _have_one_token(*others):
+        return True
+    step, spans = others[2], others[-1]
+    return step.dim() == 2 and _fit_chunks(query, query.shape[2], spans)
+
+
+def _has_space_kernel(x: Any, *others: Any) -> bool:
+    return _have_one_token(*others) or _fit_chunks(x, others[2].shape[2], others[-1])
+
+
 def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> bool:
     """The kernel does not round rows to int8."""
     return not any(isinstance(part, IntGroups) and part.int8_inputs for part in parts)
@@ -276,14 +293,14 @@ gated_delta_rule = Row(
     native=c_delta_rule.gated_delta_rule,
     native_if=c_delta_rule.supports,
     gpu="delta_rule.gated_delta_rule",
-    gpu_if=_have_one_token,
+    gpu_if=_has_delta_kernel,
 )
 state_space_scan = Row(
     reference.state_space_scan,
     native=c_state_space.state_space_scan,
     native_if=c_state_space.supports,
     gpu="state_space.state_space_scan",
-    gpu_if=_have_one_token,
+    gpu_if=_has_space_kernel,
 )
 selective_scan = Row(
     reference.selective_scan,

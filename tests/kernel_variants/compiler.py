@@ -32,7 +32,12 @@ from cubin import Cubin
 # Shared memory that a program may have.
 _SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448}
 # A device chooses their tiles by its memory; the tests launch those of Hopper, kernels/resources.py has others.
-_TILED_BY_DEVICE = ("_decode_attention_kernel", "_prefill_attention_kernel", "_latent_attention_kernel")
+_TILED_BY_DEVICE = (
+    "_decode_attention_kernel",
+    "_prefill_attention_kernel",
+    "_latent_attention_kernel",
+    "_carry_kernel",
+)
 _EIGHT_BITS = "*fp8e4nv"
 
 

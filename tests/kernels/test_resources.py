@@ -44,6 +44,9 @@ def test_every_kernel_fits_into_shared_memory(table: dict[str, Any]) -> None:
         "share",
         "finish",
         "all_reduce",
+        "pair",
+        "score",
+        "carry",
     ],
 )
 def test_attention_and_products_do_not_spill(name: str, table: dict[str, Any]) -> None:
@@ -68,6 +71,14 @@ def test_prefill_on_hopper_keeps_three_tiles_or_more(table: dict[str, Any]) -> N
 def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
     rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
     assert [row["case"] for row in rows if not row["hgmma"]] == ["prefill 128 fp32"]
+
+
+def test_prompts_of_recurrent_layers_use_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
+    """And load the next chunk while they compute with one."""
+    for name in ("_pair_kernel", "_score_kernel", "_carry_kernel"):
+        assert all(row["hgmma"] for row in _rows(table, name) if row["capability"] == "sm_90")
+    rows = _rows(table, "_carry_kernel")
+    assert [row for row in rows if row["buffers"] < 2 or row["async_wait"] < 1] == []
 
 
 def test_experts_of_many_tokens_use_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:

@@ -332,6 +332,34 @@ def test_cuda_leaves_latents_that_no_tile_holds_to_the_reference() -> None:
     assert table.latent_attention.choose(given) is table.latent_attention.reference
 
 
+@pytest.mark.parametrize(
+    ("length", "dtype", "key_dim", "by_row", "keeps", "is_kernel"),
+    [
+        (1, FP16, 256, True, True, True),
+        (2, BF16, 128, False, False, True),
+        (2, BF16, 132, False, False, False),
+        (2, FP16, 128, False, False, False),
+        (2, BF16, 128, True, False, False),
+        (2, BF16, 128, False, True, False),
+    ],
+)
+def test_cuda_leaves_some_longer_spans_to_the_reference(
+    length: int, dtype: torch.dtype, key_dim: int, by_row: bool, keeps: bool, is_kernel: bool
+) -> None:
+    pytest.importorskip("triton")
+    shape, kept = (length, 2, key_dim), _ids(0) if keeps else None
+    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), dtype=dtype, shape=shape)
+    spans = RecurrentSpans(_ids(0), torch.ones(1, dtype=torch.bool), (length,), kept)
+    step, heads = _ones(length, 2), _ones(*shape)
+    others = {
+        "gated_delta_rule": (heads, heads, heads if by_row else step, step, _DECAY),
+        "state_space_scan": (step, _DECAY, heads, heads, _ones(2)),
+    }
+    for name in list(others)[: 1 if by_row else 2]:
+        chosen = ROWS[name].choose(on_cuda, *others[name], _ones(1, 2, key_dim, key_dim), spans)
+        assert (chosen is not ROWS[name].reference) == is_kernel
+
+
 def test_cuda_leaves_products_that_may_depend_on_the_number_of_rows_to_pytorch() -> None:
     on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
     assert table.linear.choose(on_cuda, (), None, False) is table.linear.reference

@@ -36,9 +36,10 @@ requests diverge. A prefix is shared up to the last of these ([scheduling.md](sc
 kept, nothing is shared. Drafts take further states ([speculation.md](speculation.md#models-with-states)).
 `--num-shard` divides their heads (key heads, heads and groups, or channels), and is refused with the key of config.json
 where it cannot. On a CPU they are computed in C ([kernels.md](kernels.md)), and decode steps are recorded. On CUDA
-decode steps are computed by Triton kernels, in graphs; prompts by the reference in PyTorch in chunks of 64, and those
-of Mamba-1 by its kernel. `--batch-invariant` is refused. A step waits for the masks of grammars as long as these take,
-because a state cannot go back by a token.
+decode steps are computed by Triton kernels, in graphs; prompts in chunks of 64: of the gated delta rule and of Mamba-2
+in bfloat16 by Triton kernels, of KDA, of keys or states of more than 128 and in other types by the reference in
+PyTorch; those of Mamba-1 by its kernel, token after token. `--batch-invariant` is refused. A step waits for the masks
+of grammars as long as these take, because a state cannot go back by a token.
 
 ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU; on CUDA by the reference in PyTorch, without graphs.
 

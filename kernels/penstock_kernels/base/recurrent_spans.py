@@ -44,6 +44,17 @@ class Chunks(NamedTuple):
         output[self.rows.flatten()[self.places]] = found[self.places]
 
 
+class LongSpans(NamedTuple):
+    """The same spans in the same order, for kernels that find the tokens of a chunk by themselves.
+
+    `bounds`: [num_spans, 4] int64: the number of the span, its first token, its end, and the number of its first chunk.
+    Chunks are numbered through all of these spans.
+    """
+
+    bounds: torch.Tensor
+    num_chunks: int
+
+
 class Tail(NamedTuple):
     """Rows of a tensor in which every span has the rows that its state remembers before those of its tokens."""
 
@@ -92,6 +103,10 @@ class RecurrentSpans:
         """The longer spans, if there are any."""
         return self.shared(("chunks", size), lambda: self._find_chunks(size))
 
+    def long_spans(self, size: int) -> LongSpans | None:
+        """The longer spans, if there are any, to be computed in chunks of `size`."""
+        return self.shared(("long_spans", size), lambda: self._find_long_spans(size))
+
     def tail(self, length: int) -> Tail:
         """Where the tokens and the last `length` rows of every span are."""
         return self.shared(("tail", length), lambda: self._find_tail(length))
@@ -119,12 +134,29 @@ class RecurrentSpans:
         chosen, rows = self._upload([members, [starts[span] for span in members]])
         return Singles(rows, self.slots[chosen], self.is_first[chosen])
 
-    def _find_chunks(self, size: int) -> Chunks | None:
-        starts = list(accumulate(self.query_lens, initial=0))
+    def _longest_first(self) -> list[int]:
+        """The spans of several tokens."""
         members = [span for span, length in enumerate(self.query_lens) if length > 1]
+        return sorted(members, key=lambda span: -self.query_lens[span])
+
+    def _find_long_spans(self, size: int) -> LongSpans | None:
+        members = self._longest_first()
         if not members:
             return None
-        members.sort(key=lambda span: -self.query_lens[span])
+        starts = list(accumulate(self.query_lens, initial=0))
+        counts = [-(-self.query_lens[span] // size) for span in members]
+        firsts = accumulate(counts, initial=0)
+        bounds = [
+            (span, starts[span], starts[span + 1], first)
+            for span, first in zip(members, firsts, strict=False)
+        ]
+        return LongSpans(self._upload(bounds), sum(counts))
+
+    def _find_chunks(self, size: int) -> Chunks | None:
+        starts = list(accumulate(self.query_lens, initial=0))
+        members = self._longest_first()
+        if not members:
+            return None
         firsts: list[int] = []
         counts: list[int] = []
         turns: list[tuple[int, int]] = []

@@ -1,5 +1,5 @@
 """The gated delta rule of one token of each sequence, and of those that are drafted behind it: some columns of a head's
-matrix are read once, corrected and asked, and written."""
+matrix are read once, corrected and asked, and written. Longer spans beside them are computed in chunks."""
 
 import torch
 import triton
@@ -7,7 +7,8 @@ import triton.language as tl
 
 from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
-from penstock_kernels.gpu.recurrent import bounded_step, run_length
+from penstock_kernels.gpu.delta_chunks import delta_rule_in_chunks
+from penstock_kernels.gpu.recurrent import bounded_step, run_length, singles_of
 
 # Columns of a program: rows of 128 bytes are read, and one sequence of 32 heads of 128 fills 128 programs. Unmeasured.
 _COLUMNS = 32
@@ -20,13 +21,14 @@ def _unit(ptr, rows, mask, scale):
     return x * (tl.rsqrt(tl.sum(x * x, axis=0) + 1e-6) * scale)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["row_ptr"])
 def _correct_one_kernel(
     query_ptr, key_ptr, value_ptr, step_ptr, beta_ptr, log_rate_ptr, step_bias_ptr, state_ptr,
-    slot_ptr, is_first_ptr, kept_ptr, out_ptr,
+    slot_ptr, is_first_ptr, row_ptr, kept_ptr, out_ptr,
     stride_query, stride_key, stride_value, stride_step, stride_beta, scale, min_step, max_step,
     NUM_HEADS: tl.constexpr, COPIES: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_KEY: tl.constexpr, BLOCK_VALUE: tl.constexpr, BY_ROW: tl.constexpr, KEEPS: tl.constexpr,
+    APART: tl.constexpr,
 ):  # fmt: skip
     span, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     rows, columns = tl.arange(0, BLOCK_KEY), tl.program_id(2) * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
@@ -40,7 +42,8 @@ def _correct_one_kernel(
     state = tl.load(numbers, mask=mask & (tl.load(is_first_ptr + span) == 0), other=0.0)
     rate = tl.exp(tl.load(log_rate_ptr + head))
     key_head, of_head = head // COPIES * KEY_DIM, head * VALUE_DIM + columns
-    for token in range(span, span + length):
+    first = tl.load(row_ptr + span) if APART else span
+    for token in range(first, first + length):
         if BY_ROW:
             of_row = head * KEY_DIM + rows
             step = tl.load(step_ptr + token * stride_step + of_row, mask=is_row, other=0.0).to(tl.float32)
@@ -75,13 +78,32 @@ def gated_delta_rule(
     state: torch.Tensor,
     spans: RecurrentSpans,
 ) -> torch.Tensor:
-    num_tokens, num_heads, value_dim = value.shape
-    key_dim = key.shape[2]
     out = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     if out.numel() == 0:
         return out
+    _correct_singles(query, key, value, step, beta, decay, state, spans, out)
+    delta_rule_in_chunks(query, key, value, step, beta, decay, state, spans, out)
+    return out
+
+
+def _correct_singles(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    step: torch.Tensor,
+    beta: torch.Tensor,
+    decay: Decay,
+    state: torch.Tensor,
+    spans: RecurrentSpans,
+    out: torch.Tensor,
+) -> None:
+    """Fills the rows of `out` that are of spans of one token."""
+    singles = singles_of(spans)
+    if singles is None:
+        return
+    (_, num_heads, value_dim), key_dim = value.shape, key.shape[2]
     block = min(_COLUMNS, triton.next_power_of_2(value_dim))
-    _correct_one_kernel[(num_tokens, num_heads, triton.cdiv(value_dim, block))](
+    _correct_one_kernel[(len(singles.slots), num_heads, triton.cdiv(value_dim, block))](
         query,
         key,
         value,
@@ -90,9 +112,10 @@ def gated_delta_rule(
         decay.log_rate,
         decay.step_bias,
         state,
-        spans.slots,
-        spans.is_first,
-        spans.slots if spans.kept is None else spans.kept,
+        singles.slots,
+        singles.is_first,
+        singles.rows,
+        singles.slots if spans.kept is None else spans.kept,
         out,
         *(part.stride(0) for part in (query, key, value, step, beta)),
         key_dim**-0.5,
@@ -106,6 +129,6 @@ def gated_delta_rule(
         BLOCK_VALUE=block,
         BY_ROW=step.dim() == 3,
         KEEPS=spans.kept is not None,
+        APART=not spans.are_single,
         num_warps=4,
     )
-    return out

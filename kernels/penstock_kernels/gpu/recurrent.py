@@ -1,8 +1,10 @@
-"""What the kernels of recurrent layers share: how much of a state a token leaves, and which tokens are of one
-sequence."""
+"""What the kernels of recurrent layers share: how much of a state a token leaves, which tokens are of one
+sequence, and where its chunks are."""
 
 import triton
 import triton.language as tl
+
+from penstock_kernels.base.recurrent_spans import RecurrentSpans, Singles
 
 
 @triton.jit
@@ -36,3 +38,27 @@ def run_length(slot_ptr, span, KEEPS: tl.constexpr):
     else:
         length = 1
     return length
+
+
+@triton.jit
+def bounds_of(bound_ptr, number):
+    """Of a longer span: which one it is, its first token, its end, and the number of its first chunk."""
+    row = bound_ptr + 4 * number
+    return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+
+
+@triton.jit
+def chunk_at(bound_ptr, chunk, num_spans, CHUNK: tl.constexpr):
+    """The first token of a chunk, and the end of its span."""
+    number = tl.full([], -1, tl.int64)
+    for first in range(0, num_spans, 128):
+        spans = first + tl.arange(0, 128)
+        begins = tl.load(bound_ptr + 4 * spans + 3, mask=spans < num_spans, other=chunk + 1)
+        number += tl.sum((begins <= chunk).to(tl.int64), axis=0)
+    _, begin, end, first_chunk = bounds_of(bound_ptr, number)
+    return begin + (chunk - first_chunk) * CHUNK, end
+
+
+def singles_of(spans: RecurrentSpans) -> Singles | None:
+    """The spans of one token, if there are any. Where all are, they are their own rows, and nothing reads these."""
+    return Singles(spans.slots, spans.slots, spans.is_first) if spans.are_single else spans.singles()

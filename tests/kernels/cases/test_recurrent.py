@@ -1,4 +1,4 @@
-"""Ops of recurrent layers, one token of each sequence: results, and the states that are replaced in place."""
+"""Ops of recurrent layers, one token of each sequence or more: results, and the states that are replaced in place."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,6 @@ from penstock_kernels import (
     selective_scan,
     state_space_scan,
 )
-from penstock_kernels.base.devices import runs_kernels
 
 NUM_ROWS = 7
 # Whether each span begins its sequence.
@@ -212,24 +211,72 @@ def test_gated_norm(
         assert_close(gated_norm(*given), reference.gated_norm(*given))
 
 
-def test_longer_spans_are_computed_in_chunks_beside_single_tokens(device: torch.device) -> None:
-    """By the reference: what goes into a row of the state is the same in one step or in several."""
-    torch.manual_seed(0)
-    lens, heads = (65, 1, 3), 2
-    given: list[Any] = [torch.randn(69, heads, 8, device=device) for _ in range(3)]
-    given += [torch.randn(69, heads, device=device) for _ in range(2)]
-    first, decay = torch.ones(3, dtype=torch.bool, device=device), decay_of(device, heads)
-    states = [torch.full((3, heads, 8, 8), torch.nan, device=device) for _ in range(2)]
-    slots = torch.arange(3, device=device)
-    all_spans = RecurrentSpans(slots, first, lens)
-    together = gated_delta_rule(*[*given, decay, states[0], all_spans])
-    begin = 0
-    for slot, length in enumerate(lens):
-        for token in range(begin, begin + length):
-            spans = RecurrentSpans(slots[slot : slot + 1], first[:1] & (token == begin), (1,))
-            parts = [part[token : token + 1] for part in given]
-            found = gated_delta_rule(*[*parts, decay, states[1], spans])
-            torch.testing.assert_close(found[0], together[token], rtol=1e-4, atol=1e-5)
-        begin += length
-    torch.testing.assert_close(states[0], states[1], rtol=1e-4, atol=1e-5)
-    assert runs_kernels(device)
+def in_turn(twin: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The recurrence itself: one token of each span after the other."""
+
+    def compute(*arguments: Any) -> torch.Tensor:
+        *given, state, spans = arguments
+        starts, found = (
+            spans.starts(),
+            torch.empty_like(given[0 if twin is reference.state_space_scan else 2]),
+        )
+        for turn in range(max(spans.query_lens)):
+            here = torch.tensor([turn < length for length in spans.query_lens], device=starts.device)
+            rows = starts[:-1][here] + turn
+            parts = [
+                part[rows] if torch.is_tensor(part) and len(part) == len(found) else part for part in given
+            ]
+            now = RecurrentSpans(spans.slots[here], spans.is_first[here] & (turn == 0), (1,) * len(rows))
+            found[rows] = twin(*parts, state, now)
+        return found
+
+    return compute
+
+
+# Around the borders of blocks of 16 and of chunks of 64, beside single tokens and spans without any.
+LONGER = [(65, 1, 0, 3), (130, 15, 64, 1, 17), (63, 16)]
+
+
+@pytest.mark.parametrize(
+    ("lens", "heads", "key_heads", "key_dim", "value_dim"),
+    [(LONGER[0], 2, 1, 128, 48), (LONGER[1], 2, 2, 10, 6), (LONGER[2], 2, 1, 64, 64)],
+)
+def test_gated_delta_rule_of_longer_spans(
+    lens: tuple[int, ...], heads: int, key_heads: int, key_dim: int, value_dim: int, device: torch.device
+) -> None:
+    spans = spans_of([True, False, False, True, False][: len(lens)], device, lens)
+    query, key = (rows_of(spans, torch.bfloat16, key_heads, key_dim) for _ in range(2))
+    value = rows_of(spans, torch.bfloat16, heads, value_dim)
+    numbers = [rows_of(spans, torch.bfloat16, heads) for _ in range(2)]
+    state = torch.randn(NUM_ROWS, heads, key_dim, value_dim, device=device)
+    given = [query, key, value, *numbers, decay_of(device, heads)]
+    check(gated_delta_rule, in_turn(reference.gated_delta_rule), given, spans, state)
+
+
+@pytest.mark.parametrize(
+    ("lens", "heads", "groups", "dim", "size"),
+    [(LONGER[0], 2, 1, 48, 128), (LONGER[1], 2, 2, 6, 10), (LONGER[2], 2, 1, 64, 64)],
+)
+def test_state_space_scan_of_longer_spans(
+    lens: tuple[int, ...], heads: int, groups: int, dim: int, size: int, device: torch.device
+) -> None:
+    spans = spans_of([True, False, False, True, False][: len(lens)], device, lens)
+    inward, outward = (rows_of(spans, torch.bfloat16, groups, size) for _ in range(2))
+    x, step = rows_of(spans, torch.bfloat16, heads, dim), rows_of(spans, torch.bfloat16, heads)
+    given = [x, step, decay_of(device, heads), inward, outward, torch.randn(heads, device=device)]
+    state = torch.randn(NUM_ROWS, heads, dim, size, device=device)
+    check(state_space_scan, in_turn(reference.state_space_scan), given, spans, state)
+
+
+def test_keys_that_are_alike_do_not_make_errors_grow(device: torch.device) -> None:
+    """As a prompt of one token that is repeated: powers of what its tokens change for each other exceed 10^17."""
+    spans, heads = spans_of([True], device, (64,)), 2
+    query, value = (rows_of(spans, torch.bfloat16, heads, 16) for _ in range(2))
+    key = query[:1] + 0.05 * rows_of(spans, torch.bfloat16, heads, 16)
+    beta, step = (torch.full((64, heads), number, device=device).bfloat16() for number in (9.0, -20.0))
+    decay = Decay(torch.zeros(heads, device=device), torch.zeros(heads, device=device))
+    given = query, key, value, step, beta, decay
+    states = [torch.full((NUM_ROWS, heads, 16, 16), torch.nan, device=device) for _ in range(2)]
+    found = gated_delta_rule(*given, states[0], spans)
+    assert_close(found, in_turn(reference.gated_delta_rule)(*given, states[1], spans))
+    torch.testing.assert_close(states[0], states[1], rtol=5e-4, atol=5e-4, equal_nan=True)
