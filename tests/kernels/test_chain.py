@@ -11,7 +11,7 @@ import pytest
 import torch
 
 triton = pytest.importorskip("triton")
-sys.path.insert(0, str(Path(__file__).parents[2] / "kernels"))
+sys.path.append(str(Path(__file__).parents[2] / "kernels"))
 
 from penstock_kernels import gpu, rms_norm, silu_mul  # noqa: E402
 from penstock_kernels.gpu import chain  # noqa: E402
