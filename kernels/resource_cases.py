@@ -206,6 +206,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "silu_mul": lambda: ops.silu_mul(_tensor(64, 2 * 14336)),
     "gelu_mul": lambda: ops.gelu_mul(_tensor(64, 2 * 14336)),
     "route": lambda: ops.route(_tensor(64, 128), 8, normalized=True),
+    "route of DeepSeek": lambda: ops.route(
+        _float(64, 256), 8, True, _float(256), ops.Routing(True, 8, 4, True, 2.5)
+    ),
     "experts of Mixtral, decode": lambda: _experts(64, 8, 2, 4096, 14336),
     "experts of Mixtral, prefill": lambda: _experts(2048, 8, 2, 4096, 14336),
     "experts of Mixtral, fp32": lambda: _experts(64, 8, 2, 4096, 14336, torch.float32),

@@ -17,7 +17,6 @@ from penstock_kernels.base.attention_spans import MAX_KERNEL_RANK, AttentionArgu
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.base.quantized import IntGroups, Quantized
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
-from penstock_kernels.base.routing import PLAIN, Routing
 from penstock_kernels.native import activation as c_activation
 from penstock_kernels.native import adapted_embedding as c_adapted_embedding
 from penstock_kernels.native import adapters as c_adapters
@@ -100,13 +99,6 @@ def launcher(name: str) -> Callable[..., Any]:
 def _is_invariant(x: Any, weights: Any, bias: Any, invariant: bool) -> bool:
     """Where a row's result may depend on the number of rows, the product of PyTorch is taken: cuBLAS on CUDA."""
     return invariant
-
-
-def _is_plain_routing(
-    logits: Any, top_k: int = 0, normalized: bool = False, correction: Any = None, routing: Routing = PLAIN
-) -> bool:
-    """The kernel takes the largest of a softmax."""
-    return correction is None and routing == PLAIN
 
 
 def _is_measured_faster(x: torch.Tensor, weight: Any = None, *_: object) -> bool:
@@ -238,7 +230,6 @@ route = Row(
     native=c_route.route,
     native_if=c_route.supports,
     gpu="routing.route",
-    gpu_if=_is_plain_routing,
 )
 grouped_mlp = Row(
     reference.grouped_mlp,

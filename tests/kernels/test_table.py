@@ -22,7 +22,6 @@ from penstock_kernels import (
     IntGroups,
     LatentArguments,
     RecurrentSpans,
-    Routing,
     Scoring,
     table,
 )
@@ -317,14 +316,11 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
     assert row.choose(on_mps, *others) is row.reference
 
 
-def test_cuda_leaves_slopes_and_other_routers_to_the_reference() -> None:
+def test_cuda_leaves_slopes_to_the_reference() -> None:
     row = table.paged_attention
     for scoring, is_kernel in ((Scoring(1.0, slopes=torch.ones(1)), False), (Scoring(1.0, chunk=4), True)):
         given: Any = SimpleNamespace(device=torch.device("cuda"), scoring=scoring)
         assert (row.choose(given) is row.reference) != is_kernel
-    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
-    for others in ((torch.zeros(4), Routing()), (None, Routing(sigmoid=True)), (None, Routing(scale=2.0))):
-        assert table.route.choose(on_cuda, 2, False, *others) is table.route.reference
 
 
 def test_cuda_leaves_latents_that_no_tile_holds_to_the_reference() -> None:

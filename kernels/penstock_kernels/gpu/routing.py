@@ -20,6 +20,8 @@ from penstock_kernels.base.routing import PLAIN, Routing
 _BLOCK_TOKENS = 4
 # Pairs that one step of the sort looks at: few where a step has no more, and two variants. Unmeasured.
 _FEW_PAIRS, _MANY_PAIRS = 128, 2048
+# Keeps scores that are all 0 from becoming NaN.
+_TINY: tl.constexpr = tl.constexpr(1e-20)
 # Tiles of a program of the map. Unmeasured.
 _BLOCK_TILES = 32
 
@@ -33,44 +35,75 @@ class ExpertTiles(NamedTuple):
     rows: int
 
 
+@triton.jit
+def _first_largest(merit, places, LAST: tl.constexpr):
+    """The largest of every row, and its place: of equal ones the first, in a row of NaN the last."""
+    largest = tl.max(merit, axis=1)
+    return largest, tl.min(tl.where(merit == largest[:, None], places[None, :], LAST), axis=1)
+
+
+@triton.jit
+def _among_groups(merit, experts, NUM_EXPERTS: tl.constexpr, NUM_GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
+                  SUMS_PAIRS: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_GROUPS: tl.constexpr):  # fmt: skip
+    """The same, and -inf outside the groups that a token chose."""
+    PER_GROUP: tl.constexpr = NUM_EXPERTS // NUM_GROUPS
+    groups = tl.arange(0, BLOCK_GROUPS)
+    worth = tl.full([BLOCK_TOKENS, BLOCK_GROUPS], float("-inf"), tl.float32)
+    for group in tl.static_range(NUM_GROUPS):
+        inside = tl.where((experts // PER_GROUP == group)[None, :], merit, float("-inf"))
+        best, place = _first_largest(inside, experts, NUM_EXPERTS - 1)
+        if SUMS_PAIRS:
+            best += tl.max(tl.where(experts[None, :] == place[:, None], float("-inf"), inside), axis=1)
+        worth = tl.where((groups == group)[None, :], best[:, None], worth)
+    is_open = tl.full(merit.shape, False, tl.int1)
+    for _ in tl.static_range(TOP_GROUPS):
+        _, found = _first_largest(worth, groups, NUM_GROUPS - 1)
+        worth = tl.where(groups[None, :] == found[:, None], float("-inf"), worth)
+        is_open = is_open | ((experts // PER_GROUP)[None, :] == found[:, None])
+    return tl.where(is_open, merit, float("-inf"))
+
+
 @triton.jit(do_not_specialize=["num_tokens"])
 def _route_kernel(
-    logits_ptr,
-    weight_ptr,
-    id_ptr,
-    num_tokens,
-    stride_token,
-    NUM_EXPERTS: tl.constexpr,
-    TOP_K: tl.constexpr,
-    NORMALIZED: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr,
-    BLOCK_EXPERTS: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """Softmax, then the largest TOP_K one after the other: of equal ones the smallest id."""
+    logits_ptr, correction_ptr, weight_ptr, id_ptr, num_tokens, stride_token, scale, NUM_EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr, NORMALIZED: tl.constexpr, SIGMOID: tl.constexpr, HAS_CORRECTION: tl.constexpr,
+    NUM_GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, SUMS_PAIRS: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    BLOCK_EXPERTS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Scores, then the best TOP_K one after the other: of equal ones the smallest id."""
     tokens = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
     experts, choices = tl.arange(0, BLOCK_EXPERTS), tl.arange(0, BLOCK_K)
-    is_token = tokens < num_tokens
-    mask = is_token[:, None] & (experts < NUM_EXPERTS)[None, :]
+    is_token, is_expert = tokens < num_tokens, experts < NUM_EXPERTS
     ptrs = logits_ptr + tokens[:, None] * stride_token + experts[None, :]
-    logits = tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
+    logits = tl.load(ptrs, mask=is_token[:, None] & is_expert[None, :], other=float("-inf")).to(tl.float32)
     logits = tl.where(is_token[:, None], logits, 0.0)
-    mass = tl.exp(logits - tl.max(logits, axis=1)[:, None])
-    left = mass / tl.sum(mass, axis=1)[:, None]
+    if SIGMOID:
+        scores = tl.sigmoid(logits)
+    else:
+        mass = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+        scores = mass / tl.sum(mass, axis=1)[:, None]
+    merit = scores
+    if HAS_CORRECTION:
+        merit += tl.load(correction_ptr + experts, mask=is_expert, other=0.0)[None, :]
+    merit = tl.where(is_expert[None, :], merit, float("-inf"))
+    if NUM_GROUPS > 1:
+        merit = _among_groups(merit, experts, NUM_EXPERTS, NUM_GROUPS, TOP_GROUPS, SUMS_PAIRS, BLOCK_TOKENS,
+                              BLOCK_GROUPS)  # fmt: skip
     weights = tl.zeros([BLOCK_TOKENS, BLOCK_K], tl.float32)
     ids = tl.zeros([BLOCK_TOKENS, BLOCK_K], tl.int32)
     for choice in tl.static_range(TOP_K):
-        # -1 is what was taken already. A row of NaN still gets ids of experts, and NaN as its weights.
-        largest = tl.max(left, axis=1)
-        found = tl.min(tl.where(left == largest[:, None], experts[None, :], NUM_EXPERTS - 1), axis=1)
+        # -inf is what was taken already. A row of NaN still gets ids of experts, and NaN as its weights.
+        _, found = _first_largest(merit, experts, NUM_EXPERTS - 1)
+        is_found = experts[None, :] == found[:, None]
+        score = tl.sum(tl.where(is_found, scores, 0.0), axis=1)
         ids = tl.where((choices == choice)[None, :], found[:, None], ids)
-        weights = tl.where((choices == choice)[None, :], largest[:, None], weights)
-        left = tl.where(experts[None, :] == found[:, None], -1.0, left)
+        weights = tl.where((choices == choice)[None, :], score[:, None], weights)
+        merit = tl.where(is_found, float("-inf"), merit)
     if NORMALIZED:
-        weights = weights / tl.sum(weights, axis=1)[:, None]
+        weights = weights / (tl.sum(weights, axis=1)[:, None] + _TINY)
     places = tokens[:, None] * TOP_K + choices[None, :]
     chosen = is_token[:, None] & (choices < TOP_K)[None, :]
-    tl.store(weight_ptr + places, weights, mask=chosen)
+    tl.store(weight_ptr + places, weights * scale, mask=chosen)
     tl.store(id_ptr + places, ids.to(tl.int64), mask=chosen)
 
 
@@ -133,24 +166,29 @@ def route(
     correction: torch.Tensor | None = None,
     routing: Routing = PLAIN,
 ) -> Routes:
-    """The plain choice: `table` sends others to the reference."""
-    assert correction is None, "the table has a condition"
-    assert routing == PLAIN, "the table has a condition"
     num_tokens, num_experts = logits.shape
     weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=logits.device)
     ids = torch.empty((num_tokens, top_k), dtype=torch.int64, device=logits.device)
     if num_tokens:
         _route_kernel[(triton.cdiv(num_tokens, _BLOCK_TOKENS),)](
             logits,
+            logits if correction is None else correction,
             weights,
             ids,
             num_tokens,
             logits.stride(0),
+            float(routing.scale),
             NUM_EXPERTS=num_experts,
             TOP_K=top_k,
             NORMALIZED=normalized,
+            SIGMOID=routing.sigmoid,
+            HAS_CORRECTION=correction is not None,
+            NUM_GROUPS=routing.num_groups,
+            TOP_GROUPS=routing.top_groups,
+            SUMS_PAIRS=routing.sums_pairs,
             BLOCK_TOKENS=_BLOCK_TOKENS,
             BLOCK_EXPERTS=triton.next_power_of_2(num_experts),
+            BLOCK_GROUPS=triton.next_power_of_2(routing.num_groups),
             BLOCK_K=triton.next_power_of_2(top_k),
             num_warps=4,
         )

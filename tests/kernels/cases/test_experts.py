@@ -53,6 +53,14 @@ def test_a_row_of_nan_gets_experts_and_weights_of_nan(device: torch.device) -> N
     assert ((expert_ids >= 0) & (expert_ids < 6)).all()
 
 
+def test_a_row_of_nan_gets_experts_of_groups_and_weights_of_nan(device: torch.device) -> None:
+    logits, routing = torch.randn(3, 12, device=device), Routing(True, 4, 2, True)
+    logits[1] = torch.nan
+    weights, expert_ids = route(logits, 3, True, torch.zeros(12, device=device), routing)
+    assert weights.isnan().all(1).tolist() == [False, True, False]
+    assert ((expert_ids >= 0) & (expert_ids < 12)).all()
+
+
 def chosen_by_hand(scores: list[float], correction: list[float], top_k: int, routing: Routing) -> list[int]:
     """The experts of one token, one after the other."""
     merit = [score + added for score, added in zip(scores, correction, strict=True)]
