@@ -12,6 +12,7 @@ import pytest
 import torch
 from driver import make_engine
 from penstock_kernels import ExpertMatrices
+from penstock_server.network.decoder import Decoder
 from quantized_checks import check_ranks, check_refusal, check_tokens, refusal
 from quantized_formats import Format, Made
 from quantized_models import Packer, Quantized, Tensors, change_settings, healthy, quantize
@@ -257,3 +258,12 @@ def test_graphs_hold_steps_of_experts_of_few_bits_that_lie_alike(gpt_oss: Quanti
     first, *others = experts.down_matrices
     experts.down_matrices = ExpertMatrices((replace(first, first=1), *others))
     assert not decoder.capturable
+
+
+def test_no_rank_captures_what_another_cannot(gpt_oss: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They capture sums together: one that began alone would wait for ever."""
+    with engines(gpt_oss.folder, 2, monkeypatch) as ranks:
+        assert all(rank.graphs is not None for rank in ranks)
+    monkeypatch.setattr(Decoder, "capturable", property(lambda model: model.group.rank == 0))
+    with engines(gpt_oss.folder, 2, monkeypatch) as ranks:
+        assert all(rank.graphs is None for rank in ranks)

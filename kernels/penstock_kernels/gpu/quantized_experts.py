@@ -41,6 +41,8 @@ class _Stack(NamedTuple):
     """
 
     first: Quantized
+    tensors: Tensors
+    constants: dict[str, Any]
     words: torch.Tensor
     alignment: int
 
@@ -167,7 +169,7 @@ def _launch(
     _quantized_experts_kernel[(num_tiles * triton.cdiv(out.shape[1], tile.columns),)](
         x,
         stack.words,
-        *tensors_of(stack.first),
+        *stack.tensors,
         x if bias is None else bias,
         tiles.order,
         tiles.tiles,
@@ -177,7 +179,7 @@ def _launch(
         0 if bias is None else bias.stride(0),
         out.stride(0),
         TOP_K=top_k,
-        **constants(stack.first),
+        **stack.constants,
         ALIGNMENT=stack.alignment,
         HAS_BIAS=bias is not None,
         BLOCK_ROWS=tile.rows,
@@ -206,14 +208,16 @@ def _make_stacks(matrices: tuple[Any, ...]) -> tuple[_Stack, ...] | None:
 
 def _stack(same: tuple[Matrix, ...]) -> _Stack | None:
     found = [matrix for matrix in same if not isinstance(matrix, torch.Tensor) and is_in_tiles(matrix)]
-    if len(found) < len(same) or any(_layout(matrix) != _layout(found[0]) for matrix in found):
+    tensors = [tensors_of(matrix) for matrix in found]
+    layouts = [_layout(matrix, parts) for matrix, parts in zip(found, tensors, strict=True)]
+    if len(found) < len(same) or any(layout != layouts[0] for layout in layouts):
         return None
-    words = torch.tensor([[tensor.data_ptr() for tensor in tensors_of(matrix)] for matrix in found])
+    words = torch.tensor([[tensor.data_ptr() for tensor in parts] for parts in tensors])
     is_wide = bool((words[:, 0] % _WIDE == 0).all())
-    return _Stack(found[0], words.to(found[0].device), _WIDE if is_wide else 1)
+    alignment = _WIDE if is_wide else 1
+    return _Stack(found[0], tensors[0], constants(found[0]), words.to(found[0].device), alignment)
 
 
-def _layout(matrix: Quantized) -> tuple[Any, ...]:
+def _layout(matrix: Quantized, tensors: Tensors) -> tuple[Any, ...]:
     """What must be the same for all experts of a launch."""
-    tensors: Tensors = tensors_of(matrix)
     return type(matrix), tuple(tensor.dtype for tensor in tensors), constants(matrix)

@@ -39,10 +39,11 @@ class DraftModel(NamedTuple):
     cache_format: CacheFormat
     attention: Backend
 
-    def graph_sizes(self, sizes: Sequence[int]) -> list[int]:
-        """Those of the model's sizes that steps with drafts have, if the draft model can be captured."""
+    def graph_sizes(self, sizes: Sequence[int], group: Group) -> list[int]:
+        """Those of the model's sizes that steps with drafts have, if the draft model can be captured on all ranks."""
         is_capturable = self.model.capturable and self.attention.capturable
-        return [size for size in sizes if size <= _LARGEST_GRAPH] if is_capturable else []
+        agreed = all(answer for (answer,) in group.gather_numbers(int(is_capturable)))
+        return [size for size in sizes if size <= _LARGEST_GRAPH] if agreed else []
 
 
 def load_draft_model(

@@ -127,7 +127,7 @@ class Loaded(NamedTuple):
             return MedusaDrafter(self.draft, slots, self.group, self.config.draft_branches)
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
-        sizes = self.draft.graph_sizes(graph_sizes)
+        sizes = self.draft.graph_sizes(graph_sizes, self.group)
         if isinstance(model, EagleHead | MtpHead):
             states = (model.returns, model.returns.size)
             graphs = DecodeGraphs(model, cache, slots, sizes, pool, *states) if sizes else None

@@ -42,8 +42,10 @@ _PROMPT_GRAPH_SIZES = (*range(16, 128, 16), *range(128, 513, 32))
 
 
 def choose_graph_sizes(loaded: Loaded) -> GraphSizes:
-    """What is captured: nothing of a model or with attention that needs the host."""
-    if not (loaded.model.capturable and loaded.attention.capturable):
+    """What is captured: nothing of a model or with attention that needs the host, if only on one rank. Its part of
+    experts of few bits may begin within a byte, and ranks capture their sums together."""
+    is_capturable = loaded.model.capturable and loaded.attention.capturable
+    if not all(answer for (answer,) in loaded.group.gather_numbers(int(is_capturable))):
         return GraphSizes()
     return GraphSizes(_decode_graph_sizes(loaded), _prompt_graph_sizes(loaded))
 
