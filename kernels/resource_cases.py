@@ -69,10 +69,9 @@ def _find(op: Callable[..., Any], *numbers: Any) -> None:
 def _rotate(dim: int, rotary_dim: int, norm: bool, cache_dtype: torch.dtype = BF16) -> None:
     caches = [_tensor(64, 16, 8, dim, dtype=cache_dtype) for _ in range(2)]
     angles = _tensor(48, rotary_dim)
-    weight = _tensor(40, dim) if norm else None
-    ops.rotate_and_store(
-        _tensor(48, 48, dim), angles, angles, *caches, _tensor(48, dtype=torch.int64), weight, key_scale=0.5
-    )
+    given = ops.NormOfHeads(_tensor(40, dim), 1e-6) if norm else None
+    positions = _tensor(48, dtype=torch.int64)
+    ops.rotate_and_store(_tensor(48, 48, dim), angles, angles, *caches, positions, given, key_scale=0.5)
 
 
 def _draw_params(num_rows: int) -> ops.DrawParams:
@@ -266,6 +265,8 @@ CASES: dict[str, Callable[[], Any]] = {
     },
     f"delta rule{PROMPTS}": partial(_correct, False, PROMPTS),
     f"state_space_scan{PROMPTS}": partial(_scan, PROMPTS),
+    "gate_by_sigmoid": lambda: ops.gate_by_sigmoid(_tensor(64, 4096), _tensor(64, 8192)[:, 4096:]),
+    "gate_by_sigmoid shared": lambda: ops.gate_by_sigmoid(_tensor(64, 4096), _tensor(64, 1)),
     "gated_norm": lambda: ops.gated_norm(_tensor(64, 32, 128), _tensor(64, 4096), _float(128), 1e-6, False),
     "embedding": lambda: ops.embedding(_tensor(64, dtype=torch.int64), _tensor(128256, 4096)),
     "rotate_and_store 128": lambda: _rotate(128, 128, False),

@@ -17,6 +17,7 @@ from penstock_kernels.base.attention_spans import (
 from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.expert_matrices import ExpertMatrices
 from penstock_kernels.base.expert_part import ExpertPart
+from penstock_kernels.base.head_norm import NormOfHeads
 from penstock_kernels.base.input_norm import InputNorm
 from penstock_kernels.base.peers import Peers
 from penstock_kernels.base.quantized import Float8Grid, IntGroups, Matrix, Quantized, TableBlocks
@@ -24,7 +25,7 @@ from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.base.results import Decodes, FoundSpans, Logprobs, Routes
 from penstock_kernels.base.routing import Routing
 from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
-from penstock_kernels.ops.activation import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels.ops.activation import clamped_swiglu, gate_by_sigmoid, gelu_mul, silu_mul
 from penstock_kernels.ops.adapters import adapt_embedding, add_adapters
 from penstock_kernels.ops.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.ops.causal_conv import causal_conv
@@ -79,6 +80,7 @@ __all__ = [
     "LatentArguments",
     "Logprobs",
     "Matrix",
+    "NormOfHeads",
     "Peers",
     "PenaltyParams",
     "Quantized",
@@ -105,6 +107,7 @@ __all__ = [
     "find_decodes",
     "find_spans",
     "fused_linear",
+    "gate_by_sigmoid",
     "gated_delta_rule",
     "gated_norm",
     "gelu_mul",

@@ -184,6 +184,12 @@ gelu_mul = Row(
     native_if=c_activation.supports,
     gpu="activation.gelu_mul",
 )
+gate_by_sigmoid = Row(
+    reference.gate_by_sigmoid,
+    native=c_activation.gate_by_sigmoid,
+    native_if=c_activation.supports_gate,
+    gpu="activation.gate_by_sigmoid",
+)
 clamped_swiglu = Row(reference.clamped_swiglu, gpu="activation.clamped_swiglu")
 linear = Row(
     reference.linear,

@@ -12,10 +12,12 @@ from penstock_kernels import (
     AdapterWeights,
     AttentionArguments,
     AttentionSpans,
+    NormOfHeads,
     Scoring,
     all_finite,
     embedding,
     find_decodes,
+    gate_by_sigmoid,
     gelu_mul,
     linear,
     paged_attention,
@@ -247,7 +249,7 @@ def test_a_weight_of_another_type_is_refused() -> None:
     )
     given = (heads, angles, angles, cache.bfloat16(), cache.bfloat16(), torch.tensor([0]))
     with pytest.raises(ValueError, match=r"dtypes differ: heads torch\.bfloat16, norm_weight torch\.float32"):
-        rotate_and_store(*given, torch.ones(2, 16))
+        rotate_and_store(*given, NormOfHeads(torch.ones(2, 16)))
 
 
 @pytest.mark.parametrize("lanes", [0, 4, 8, 16])
@@ -276,16 +278,17 @@ def test_a_norm_has_the_same_bits_in_any_batch() -> None:
 
 
 @pytest.mark.parametrize("lanes", [0, 4, 8, 16])
-@pytest.mark.parametrize("is_normed", [False, True])
+@pytest.mark.parametrize("offset", [None, 0.0, 1.0])
 @pytest.mark.parametrize("rotary_dim", [32, 64, 96])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rotated_and_stored_heads_equal_their_references(
-    lanes: int, is_normed: bool, rotary_dim: int, dtype: torch.dtype
+    lanes: int, offset: float | None, rotary_dim: int, dtype: torch.dtype
 ) -> None:
     num_heads, num_kv_heads, dim, num_tokens = 6, 2, 96, 33
     heads = torch.randn(num_tokens, num_heads + 2 * num_kv_heads, dim + 16).to(dtype)[..., :dim]
     cos, sin = torch.randn(2, num_tokens, rotary_dim).to(dtype)
-    norm = (torch.randn(num_heads + num_kv_heads, dim).to(dtype), 1e-5) if is_normed else None
+    weight = torch.randn(num_heads + num_kv_heads, dim).to(dtype)
+    norm = None if offset is None else NormOfHeads(weight, 1e-5, offset)
     cache_positions = torch.randperm(5 * 8)[:num_tokens]
     caches = torch.full((4, 5, 8, num_kv_heads, dim), torch.nan, dtype=dtype)
     ours, theirs = (Destination(caches[first], caches[first + 1], cache_positions) for first in (0, 2))
@@ -319,6 +322,27 @@ def test_an_activation_equals_its_reference(lanes: int, rows: int, dtype: torch.
         found = native_activation.activate(gate_up, name, lanes)  # type: ignore[arg-type]
         tolerance = 1e-5 if dtype == torch.float32 else 0.02
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("rows", [1, 3, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gates_equal_their_reference(lanes: int, rows: int, dtype: torch.dtype) -> None:
+    given, beside = torch.randn(rows, 96).to(dtype), (torch.randn(rows, 200) * 8).to(dtype)
+    beside[0, 96:100] = torch.tensor([-200.0, 200.0, 0.0, -87.5])
+    tolerance = 1e-6 if dtype == torch.float32 else 0.02
+    for gates in (beside[:, 96:192], beside[:, 98:99]):
+        expected = reference.gate_by_sigmoid(given.clone(), gates)
+        found = native_activation.gate_by_sigmoid(given.clone(), gates, lanes)
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+        alone = native_activation.gate_by_sigmoid(given[-1:].clone(), gates[-1:], lanes)
+        assert torch.equal(alone, found[-1:])
+
+
+def test_gates_of_another_shape_are_refused() -> None:
+    for gates in (torch.zeros(2, 3), torch.zeros(3, 4), torch.zeros(2)):
+        with pytest.raises(ValueError, match="gate_by_sigmoid: gates"):
+            gate_by_sigmoid(torch.zeros(2, 4), gates)
 
 
 def test_an_activation_hides_nothing_and_leaves_other_rows_alone() -> None:

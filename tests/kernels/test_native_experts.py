@@ -29,6 +29,15 @@ def test_rows_are_multiplied_by_the_matrix_of_their_group(
     assert torch.equal(alone, found[-3:])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_tokens", [1, 40])
+def test_rows_without_groups_are_of_all_in_turn(num_tokens: int, dtype: torch.dtype) -> None:
+    x, weight = torch.randn(3 * num_tokens, 64).to(dtype), torch.randn(3, 37, 64).to(dtype)
+    assert torch.equal(
+        grouped_linear(x, None, weight), grouped_linear(x, torch.arange(3).repeat(num_tokens), weight)
+    )
+
+
 def test_a_row_of_no_group_is_refused() -> None:
     x, weight = torch.zeros(2, 16), torch.zeros(3, 4, 16)
     for group in (-1, 3):

@@ -1,4 +1,4 @@
-"""Gated activations: one read of both halves, one write."""
+"""Gated activations: one read of both halves, one write. And gates of what a layer found, in place."""
 
 import torch
 import triton
@@ -75,3 +75,39 @@ def _activate(gate_up: torch.Tensor, activation: str, alpha: float = 0.0, limit:
         **chained(gate_up.device),
     )
     return out
+
+
+@triton.jit
+def _sigmoid_gate_kernel(
+    x_ptr, gate_ptr, stride_gate,
+    DIM: tl.constexpr, BLOCK: tl.constexpr, IS_SHARED: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    begin(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < DIM
+    x = tl.load(x_ptr + row * DIM + columns, mask=mask, other=0.0).to(tl.float32)
+    gates = gate_ptr + row * stride_gate
+    if IS_SHARED:
+        x *= tl.sigmoid(tl.load(gates).to(tl.float32))
+    else:
+        x *= tl.sigmoid(tl.load(gates + columns, mask=mask, other=0.0).to(tl.float32))
+    tl.store(x_ptr + row * DIM + columns, x.to(x_ptr.dtype.element_ty), mask=mask)
+
+
+def gate_by_sigmoid(x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    num_rows, dim = x.shape
+    if x.numel() == 0:
+        return x
+    block = min(_BLOCK, triton.next_power_of_2(dim))
+    _sigmoid_gate_kernel[(num_rows, triton.cdiv(dim, block))](
+        x,
+        gates,
+        gates.stride(0),
+        DIM=dim,
+        BLOCK=block,
+        IS_SHARED=gates.shape[1] < dim,
+        num_warps=4,
+        **chained(x.device),
+    )
+    return x

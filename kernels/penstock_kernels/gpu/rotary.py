@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.base.destination import Destination
+from penstock_kernels.base.head_norm import NormOfHeads
 from penstock_kernels.gpu.chain import begin, chained
 
 # Tokens of a program; a program does one head. Unmeasured.
@@ -47,7 +48,8 @@ def _load_weight(weight_ptr, head, first, DIM: tl.constexpr, SIZE: tl.constexpr,
 @triton.jit(do_not_specialize=["num_tokens"], do_not_specialize_on_alignment=["cache_position_ptr"])
 def _rotary_kernel(
     heads_ptr, cos_ptr, sin_ptr, weight_ptr, cache_position_ptr, out_ptr, key_cache_ptr, value_cache_ptr,
-    num_tokens, num_out_heads, num_key_heads, stride_token, stride_head, eps, inverse_key_scale, inverse_value_scale,
+    num_tokens, num_out_heads, num_key_heads, stride_token, stride_head, eps, weight_offset,
+    inverse_key_scale, inverse_value_scale,
     DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_HALF: tl.constexpr,
     BLOCK_TAIL: tl.constexpr, HAS_NORM: tl.constexpr, HAS_CACHE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -70,10 +72,12 @@ def _rotary_kernel(
             if TAIL > 0:
                 squares += tl.sum(tail * tail, axis=1)
             inverse = tl.rsqrt(squares / DIM + eps)[:, None]
-            left = left * inverse * _load_weight(weight_ptr, head, 0, DIM, HALF, BLOCK_HALF)
-            right = right * inverse * _load_weight(weight_ptr, head, HALF, DIM, HALF, BLOCK_HALF)
+            left *= inverse * (_load_weight(weight_ptr, head, 0, DIM, HALF, BLOCK_HALF) + weight_offset)
+            right *= inverse * (_load_weight(weight_ptr, head, HALF, DIM, HALF, BLOCK_HALF) + weight_offset)
             if TAIL > 0:
-                tail = tail * inverse * _load_weight(weight_ptr, head, ROTARY_DIM, DIM, TAIL, BLOCK_TAIL)
+                tail *= inverse * (
+                    _load_weight(weight_ptr, head, ROTARY_DIM, DIM, TAIL, BLOCK_TAIL) + weight_offset
+                )
         angles = tokens * ROTARY_DIM
         rotated_left = left * _load_part(cos_ptr, angles, in_range, 0, HALF, BLOCK_HALF)
         rotated_left += right * _load_part(sin_ptr, angles, in_range, 0, HALF, BLOCK_HALF)
@@ -106,7 +110,7 @@ def rotate_and_store(
     heads: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    norm: tuple[torch.Tensor, float] | None,
+    norm: NormOfHeads | None,
     target: Destination,
 ) -> torch.Tensor:
     return _rotate(heads, cos, sin, norm, target)
@@ -116,7 +120,7 @@ def _rotate(
     heads: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    norm: tuple[torch.Tensor, float] | None,
+    norm: NormOfHeads | None,
     destination: Destination | None,
 ) -> torch.Tensor:
     """Rotated heads, or only the query heads among them when keys and values have a destination."""
@@ -127,7 +131,7 @@ def _rotate(
     if num_tokens == 0:
         return out
     target = destination or Destination(out, out, cos)
-    weight, eps = norm or (cos, 0.0)
+    weight, eps, offset = norm or (cos, 0.0, 0.0)
     tail = dim - cos.shape[1]
     _rotary_kernel[(triton.cdiv(num_tokens, _BLOCK_TOKENS), num_heads)](
         heads,
@@ -144,6 +148,7 @@ def _rotate(
         heads.stride(0),
         heads.stride(1),
         eps,
+        offset,
         1 / target.key_scale,
         1 / target.value_scale,
         DIM=dim,

@@ -1,4 +1,4 @@
-"""Gated activations in C: one pass where PyTorch makes two, and no Python in a recorded step."""
+"""Gated activations and gates in C: one pass where PyTorch makes two, and no Python in a recorded step."""
 
 import ctypes
 from functools import cache
@@ -20,6 +20,16 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("gate_up", "output")),
         *((name, ctypes.c_int64) for name in ("stride", "num_rows", "len")),
         *((name, ctypes.c_int32) for name in ("activation", "dtype", "num_threads", "max_lanes")),
+    )
+
+
+class _Gate(ctypes.Structure):
+    """`Gate` of src/activation.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "gates")),
+        *((name, ctypes.c_int64) for name in ("stride", "num_rows", "len")),
+        *((name, ctypes.c_int32) for name in ("is_shared", "dtype", "num_threads", "max_lanes")),
     )
 
 
@@ -62,3 +72,24 @@ def activate(gate_up: torch.Tensor, activation: Activation, max_lanes: int = 0) 
     )
     run("penstock_activate", call, gate_up, output)
     return output
+
+
+def supports_gate(x: torch.Tensor, gates: torch.Tensor) -> bool:
+    """Whether `gate_by_sigmoid` can take these, as the op has checked them."""
+    return x.dtype in DTYPES and _can_activate(x.shape[1])
+
+
+def gate_by_sigmoid(x: torch.Tensor, gates: torch.Tensor, max_lanes: int = 0) -> torch.Tensor:
+    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
+    call = _Gate(
+        x.data_ptr(),
+        gates.data_ptr(),
+        gates.stride(0),
+        *x.shape,
+        gates.shape[1] < x.shape[1],
+        DTYPES[x.dtype],
+        torch.get_num_threads() if x.numel() >= WORTH_THREADS else 1,
+        max_lanes,
+    )
+    run("penstock_gate", call, x, gates)
+    return x

@@ -28,7 +28,7 @@ class _Call(ctypes.Structure):
 
 def grouped_linear(
     x: torch.Tensor,
-    groups: torch.Tensor,
+    groups: torch.Tensor | None,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     max_lanes: int = 0,
@@ -37,30 +37,32 @@ def grouped_linear(
 ) -> torch.Tensor:
     """`x[i // repeats] @ weight[groups[i]].T + bias[groups[i]]` for each row i.
 
-    x: [num_rows / repeats, len], rows of it may lie apart; groups: [num_rows] int64; weight: [num_groups, num_columns,
+    x: [num_rows / repeats, len], rows of it may lie apart; groups: [num_rows] int64, None for all groups in turn, again
+    and again, with a row of x for each; weight: [num_groups, num_columns,
     len] and bias [num_groups, num_columns], contiguous. `max_lanes` as in `paged_attention`. `output`: where the result
     is to be, rows of it may lie apart. `part`: which of all groups these are; a row of another becomes zeros.
     """
     num_groups, num_columns, length = weight.shape
+    num_rows = len(x) if groups is None else len(groups)
     if output is None:
-        output = torch.empty(len(groups), num_columns, dtype=x.dtype)
+        output = torch.empty(num_rows, num_columns, dtype=x.dtype)
     first, total = part or ExpertPart(0, num_groups)
     is_paired = x.dtype == torch.bfloat16 and max_lanes == 0 and linear.can_pair(length)
     call = _Call(
         x.data_ptr(),
-        groups.data_ptr(),
+        None if groups is None else groups.data_ptr(),
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),
         output.data_ptr(),
         x.stride(0),
         output.stride(0),
-        len(groups),
+        num_rows,
         num_groups,
         first,
         total,
         length,
         num_columns,
-        len(groups) // max(len(x), 1),
+        num_rows // max(len(x), 1),
         DTYPES[x.dtype],
         torch.get_num_threads() if output.numel() * length >= 2 * WORTH_THREADS else 1,
         max_lanes,
@@ -68,7 +70,8 @@ def grouped_linear(
         is_paired and linear.has_amx(),
     )
     kept = (x, groups, weight, bias, output)
-    run("penstock_multiply_grouped", call, *kept, failure=_failure)
+    reads = min(num_rows, num_groups) * num_columns * length * weight.element_size()
+    run("penstock_multiply_grouped", call, *kept, failure=_failure, reads=reads)
     return output
 
 

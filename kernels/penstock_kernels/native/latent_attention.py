@@ -58,17 +58,15 @@ def latent_attention(arguments: LatentArguments, max_lanes: int = 0) -> torch.Te
 def _absorbed(arguments: LatentArguments, max_lanes: int = 0) -> torch.Tensor:
     query, cache, key_up, spans = arguments.query, arguments.cache, arguments.key_up, arguments.spans
     (num_tokens, num_heads), (rank, nope_dim) = query.shape[:2], key_up.shape[1:]
-    # The head of each row, for all layers.
-    heads = spans.shared(("heads", num_heads), lambda: torch.arange(num_heads).repeat(num_tokens))
     absorbed = torch.empty(num_tokens, num_heads, cache.shape[3], dtype=query.dtype)
     down = absorbed[..., :rank].flatten(0, 1)
-    grouped_linear(query[..., :nope_dim].flatten(0, 1), heads, key_up, None, max_lanes, down)
+    grouped_linear(query[..., :nope_dim].flatten(0, 1), None, key_up, None, max_lanes, down)
     absorbed[..., rank:].copy_(query[..., nope_dim:])
     num_pieces = _num_pieces(num_heads, len(spans.context_lens))
     key = cache.expand(-1, -1, num_pieces, -1)
     scoring = Scoring(arguments.scale)
     found = attention.attend(absorbed, key, key[..., :rank], spans, scoring, max_lanes)
-    up = grouped_linear(found.flatten(0, 1), heads, arguments.value_up, None, max_lanes)
+    up = grouped_linear(found.flatten(0, 1), None, arguments.value_up, None, max_lanes)
     return up.view(num_tokens, num_heads, -1)
 
 

@@ -37,8 +37,10 @@ def library() -> ctypes.CDLL | None:
 class Tape(Protocol):
     """Records calls, see `recording`."""
 
-    def add(self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure) -> None:
-        """Record a call: the address of an op and its arguments, which point into what is kept."""
+    def add(
+        self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure, reads: int
+    ) -> None:
+        """Record a call: the address of an op and its arguments, which point into what is kept. `reads` as in `run`."""
 
 
 class _Thread(threading.local):
@@ -53,12 +55,16 @@ def address(name: str) -> int:
     return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0
 
 
-def run(name: str, call: ctypes.Structure, *kept: object, failure: Failure = RuntimeError) -> None:
-    """Call an op of the library. `kept`: all that its arguments point to."""
+def run(
+    name: str, call: ctypes.Structure, *kept: object, failure: Failure = RuntimeError, reads: int = 0
+) -> None:
+    """Call an op of the library. `kept`: all that its arguments point to. `reads`: bytes of weights that it reads; such
+    a call has a number of threads.
+    """
     compiled = library()
     assert compiled is not None, "called only where `supports` is true"
     op = getattr(compiled, name)  # an attribute is looked up once, an index every time
     if recorded.tape is not None:
-        recorded.tape.add(address(name), call, kept, failure)
+        recorded.tape.add(address(name), call, kept, failure, reads)
     if op(ctypes.byref(call)) != 0:
         raise failure()

@@ -118,7 +118,8 @@ def multiply(
         is_paired,
         None if packed is None else packed.data_ptr(),
     )
-    run("penstock_multiply", call, rows, packed, parts, weights, bias, output)
+    kept = (rows, packed, parts, weights, bias, output)
+    run("penstock_multiply", call, *kept, reads=sum(weight.nbytes for weight in weights))
     return output
 
 

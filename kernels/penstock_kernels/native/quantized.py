@@ -105,7 +105,7 @@ def multiply(
         has_amx,
     )
     op = "penstock_multiply_int8" if _has_int8_inputs(parts[0]) else "penstock_multiply_quantized"
-    run(op, call, x, rows, its_parts, parts, bias, output)
+    run(op, call, x, rows, its_parts, parts, bias, output, reads=sum(part.nbytes for part in parts))
     return output
 
 

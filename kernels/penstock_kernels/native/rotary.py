@@ -6,6 +6,7 @@ from functools import cache
 import torch
 
 from penstock_kernels.base.destination import Destination
+from penstock_kernels.base.head_norm import NormOfHeads
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 
@@ -21,7 +22,7 @@ class _Call(ctypes.Structure):
         ),
         *((name, ctypes.c_int32) for name in ("num_heads", "num_kv_heads", "dim", "rotary_dim")),
         *((name, ctypes.c_int32) for name in ("dtype", "num_threads", "max_lanes")),
-        ("eps", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("eps", "offset")),
     )
 
 
@@ -35,7 +36,7 @@ def supports(
     heads: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    norm: tuple[torch.Tensor, float] | None,
+    norm: NormOfHeads | None,
     target: Destination,
 ) -> bool:
     """Whether `rotate_and_store` can take these, as the op has checked them."""
@@ -50,7 +51,7 @@ def rotate_and_store(
     heads: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    norm: tuple[torch.Tensor, float] | None,
+    norm: NormOfHeads | None,
     target: Destination,
     max_lanes: int = 0,
 ) -> torch.Tensor:
@@ -63,7 +64,7 @@ def rotate_and_store(
         heads.data_ptr(),
         cos.data_ptr(),
         sin.data_ptr(),
-        None if norm is None else norm[0].data_ptr(),
+        None if norm is None else norm.weight.data_ptr(),
         query.data_ptr(),
         target.key_cache.data_ptr(),
         target.value_cache.data_ptr(),
@@ -78,7 +79,7 @@ def rotate_and_store(
         DTYPES[heads.dtype],
         torch.get_num_threads() if heads.numel() >= WORTH_THREADS else 1,
         max_lanes,
-        0.0 if norm is None else norm[1],
+        *((0.0, 0.0) if norm is None else norm[1:]),
     )
     kept = (heads, cos, sin, norm, query, target)
     run(

@@ -1,9 +1,9 @@
-"""Gated activations of a feed-forward layer."""
+"""Gated activations of a feed-forward layer, and gates of what a layer found."""
 
 import torch
 
 from penstock_kernels import table
-from penstock_kernels.base.checks import require
+from penstock_kernels.base.checks import require, require_same_dtype
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -25,6 +25,22 @@ def clamped_swiglu(gate_up: torch.Tensor, alpha: float = 1.702, limit: float = 7
     """Return `gate * sigmoid(alpha * gate) * (up + 1)`, gate at most `limit`, up within it. Shapes as in `silu_mul`."""
     _check("clamped_swiglu", gate_up)
     return table.clamped_swiglu(gate_up, alpha, limit)
+
+
+def gate_by_sigmoid(x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    """`x * sigmoid(gates)`, in place; returns x.
+
+    x: [num_rows, len], contiguous. gates: as x, or [num_rows, 1] for one gate of each row; rows of them may lie apart.
+    """
+    op = "gate_by_sigmoid"
+    require(x.dim() == 2 and x.is_contiguous(), lambda: f"{op}: x {tuple(x.shape)} must be contiguous rows")
+    require(
+        gates.dim() == 2 and len(gates) == len(x) and gates.shape[1] in {1, x.shape[1]},
+        lambda: f"{op}: gates {tuple(gates.shape)} for x {tuple(x.shape)}",
+    )
+    require(gates.stride(1) == 1, lambda: f"{op}: the gates of a row must be contiguous")
+    require_same_dtype(op, x=x, gates=gates)
+    return table.gate_by_sigmoid(x, gates)
 
 
 def _check(op: str, gate_up: torch.Tensor) -> None:

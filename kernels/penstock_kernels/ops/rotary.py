@@ -5,6 +5,7 @@ import torch
 from penstock_kernels import table
 from penstock_kernels.base.checks import require, require_same_dtype
 from penstock_kernels.base.destination import Destination
+from penstock_kernels.base.head_norm import NormOfHeads
 from penstock_kernels.ops.store_kv import check_destination
 
 
@@ -48,16 +49,15 @@ def rotate_and_store(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     cache_positions: torch.Tensor,
-    norm_weight: torch.Tensor | None = None,
-    norm_eps: float = 1e-6,
+    norm: NormOfHeads | None = None,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
 ) -> torch.Tensor:
     """Norm and rotate queries and keys, store keys and values in the cache, return the queries, contiguous.
 
-    heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim]: queries, keys, values. norm_weight:
-    [num_heads + num_kv_heads, head_dim], a row per head, or None for no norm. The cache as in `store_kv`; it may be
-    float8_e4m3fn, then what is stored is the number divided by its scale.
+    heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim]: queries, keys, values. Weights of `norm`:
+    [num_heads + num_kv_heads, head_dim], a row per head. The cache as in `store_kv`; it may be float8_e4m3fn, then what
+    is stored is the number divided by its scale.
     """
     op = "rotate_and_store"
     _check(op, heads, cos, sin)
@@ -69,14 +69,13 @@ def rotate_and_store(
     )
     destination = Destination(key_cache, value_cache, cache_positions, key_scale, value_scale)
     check_destination(op, destination, (heads.shape[0], num_kv_heads, heads.shape[2]), heads.dtype)
-    if norm_weight is not None:
-        expected = (num_heads + num_kv_heads, heads.shape[2])
+    if norm is not None:
+        weight, expected = norm.weight, (num_heads + num_kv_heads, heads.shape[2])
         require(
-            norm_weight.shape == expected and norm_weight.is_contiguous(),
-            lambda: f"{op}: norm_weight {tuple(norm_weight.shape)}, expected {expected}",
+            weight.shape == expected and weight.is_contiguous(),
+            lambda: f"{op}: norm_weight {tuple(weight.shape)}, expected {expected}",
         )
-        require_same_dtype(op, heads=heads, norm_weight=norm_weight)
-    norm = None if norm_weight is None else (norm_weight, norm_eps)
+        require_same_dtype(op, heads=heads, norm_weight=weight)
     return table.rotate_and_store(heads, cos, sin, norm, destination)
 
 

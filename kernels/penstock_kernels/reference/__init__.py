@@ -4,7 +4,7 @@ An op's reference, its Triton kernel and its C function take the same arguments 
 calls nothing but PyTorch and other references.
 """
 
-from penstock_kernels.reference.activation import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels.reference.activation import clamped_swiglu, gate_by_sigmoid, gelu_mul, silu_mul
 from penstock_kernels.reference.adapters import adapt_embedding, add_adapters
 from penstock_kernels.reference.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.reference.attention import paged_attention
@@ -55,6 +55,7 @@ __all__ = [
     "find_decodes",
     "find_spans",
     "fused_linear",
+    "gate_by_sigmoid",
     "gated_delta_rule",
     "gated_norm",
     "gelu_mul",

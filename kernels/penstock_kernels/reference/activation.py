@@ -1,4 +1,4 @@
-"""Gated activations of a feed-forward layer."""
+"""Gated activations of a feed-forward layer, and gates of what a layer found."""
 
 import torch
 import torch.nn.functional as F
@@ -18,3 +18,7 @@ def clamped_swiglu(gate_up: torch.Tensor, alpha: float = 1.702, limit: float = 7
     gate, up = gate_up.chunk(2, dim=-1)
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (gate * alpha).sigmoid_().mul_(gate).mul_(up + 1)
+
+
+def gate_by_sigmoid(x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    return x.mul_(gates.sigmoid())

@@ -3,6 +3,7 @@
 import torch
 
 from penstock_kernels.base.destination import Destination
+from penstock_kernels.base.head_norm import NormOfHeads
 from penstock_kernels.reference.norm import rms_norm
 from penstock_kernels.reference.store_kv import store_kv
 
@@ -28,14 +29,14 @@ def rotate_and_store(
     heads: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    norm: tuple[torch.Tensor, float] | None,
+    norm: NormOfHeads | None,
     target: Destination,
 ) -> torch.Tensor:
     num_kv_heads = target.key_cache.shape[2]
     num_rotated = heads.shape[1] - num_kv_heads
     query_key, value = heads[:, :num_rotated], heads[:, num_rotated:]
     if norm is not None:
-        query_key = rms_norm(query_key, *norm)
+        query_key = rms_norm(query_key, norm.weight, norm.eps, None, norm.weight_offset)
     query_key = apply_rotary(query_key, cos, sin)
     query, key = query_key[:, :-num_kv_heads], query_key[:, -num_kv_heads:]
     store_kv(key, value, target)

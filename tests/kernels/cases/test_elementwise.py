@@ -4,10 +4,12 @@ import pytest
 import torch
 from closeness import DTYPES, assert_close
 from penstock_kernels import (
+    NormOfHeads,
     apply_rotary,
     clamped_swiglu,
     copy_blocks,
     embedding,
+    gate_by_sigmoid,
     gelu_mul,
     layer_norm,
     reference,
@@ -100,6 +102,17 @@ def test_gated_activations(num_rows: int, dim: int, dtype: torch.dtype, device: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_rows", "dim"), [(0, 8), (1, 63), (3, 1500)])
+def test_gates(num_rows: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    x, beside = torch.randn(2, num_rows, 2 * dim, device=device).to(dtype)
+    for gates in (beside[:, dim:], beside[:, :1]):
+        found = x[:, :dim].contiguous()
+        expected = reference.gate_by_sigmoid(found.double(), gates.double())
+        assert gate_by_sigmoid(found, gates) is found
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_embedding_of_a_part_of_the_vocabulary(dtype: torch.dtype, device: torch.device) -> None:
     weight = torch.randn(50, 63, device=device).to(dtype)
     ids = torch.tensor([0, 99, 100, 149, 150, 120], device=device)
@@ -122,21 +135,27 @@ def test_rotary_of_heads_inside_a_projection(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_tokens", [0, 1, 11])
 @pytest.mark.parametrize(
-    ("dim", "rotary_dim", "with_norm"), [(64, 64, False), (80, 80, True), (80, 32, True)]
+    ("dim", "rotary_dim", "offset"), [(64, 64, None), (80, 80, 0.0), (80, 32, 0.0), (80, 32, 1.0)]
 )
 def test_rotate_and_store(
-    num_tokens: int, dim: int, rotary_dim: int, with_norm: bool, dtype: torch.dtype, device: torch.device
+    num_tokens: int,
+    dim: int,
+    rotary_dim: int,
+    offset: float | None,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
     heads = torch.randn(num_tokens, 4 + 2 * 2, dim, device=device).to(dtype)
     cos, sin = (torch.randn(num_tokens, rotary_dim, device=device).to(dtype) for _ in range(2))
-    weight = torch.randn(6, dim, device=device).to(dtype) if with_norm else None
+    weight = torch.randn(6, dim, device=device).to(dtype)
+    norm = None if offset is None else NormOfHeads(weight, 1e-6, offset)
     caches = [torch.zeros(3, 16, 2, dim, device=device, dtype=dtype) for _ in range(2)]
     exact = [cache.double() for cache in caches]
     cache_positions = torch.randperm(48, device=device)[:num_tokens]
-    query = rotate_and_store(heads, cos, sin, caches[0], caches[1], cache_positions, weight, 1e-6)
-    norm = None if weight is None else (weight.double(), 1e-6)
+    query = rotate_and_store(heads, cos, sin, caches[0], caches[1], cache_positions, norm)
     target = Destination(exact[0], exact[1], cache_positions)
-    expected = reference.rotate_and_store(heads.double(), cos.double(), sin.double(), norm, target)
+    exact_norm = None if norm is None else norm._replace(weight=weight.double())
+    expected = reference.rotate_and_store(heads.double(), cos.double(), sin.double(), exact_norm, target)
     assert_close(query, expected)
     assert_close(caches[0], exact[0])
     assert torch.equal(caches[1].double(), exact[1])

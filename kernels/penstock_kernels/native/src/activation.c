@@ -1,4 +1,4 @@
-/* Gated activations: `activate(gate) * up`, where both lie side by side in a row. */
+/* Gated activations: `activate(gate) * up`, where both lie side by side in a row; and gates of rows: `x * sigmoid(gate)`. */
 
 #include "processor.h"
 
@@ -18,6 +18,19 @@ typedef struct {
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
 } Activation;
+
+/* One call, all of one type. Strides count numbers. Mirrored field by field in activation.py. */
+typedef struct {
+    void *x;           /* [num_rows, len], contiguous */
+    const void *gates; /* the same, or one for each row */
+    int64_t stride;
+    int64_t num_rows;
+    int64_t len;
+    int32_t is_shared; /* one for each row */
+    int32_t dtype;
+    int32_t num_threads;
+    int32_t max_lanes; /* as in linear.c */
+} Gate;
 
 #define VARIANT "activation_variant.h"
 #include "variants.h"
@@ -43,5 +56,24 @@ int penstock_activate(const Activation *call) {
     const Activate activate = variant(call->len, call->max_lanes);
 #pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
     for (int64_t row = 0; row < call->num_rows; row++) activate(call, row);
+    return 0;
+}
+
+typedef void (*ApplyGate)(const Gate *, int64_t row);
+
+static ApplyGate gate_variant(int64_t len, int max_lanes) {
+    switch (lanes_for(len, max_lanes)) {
+#if defined(__x86_64__)
+    case 16: return gate_row_16;
+    case 8: return gate_row_8;
+#endif
+    default: return gate_row_4;
+    }
+}
+
+int penstock_gate(const Gate *call) {
+    const ApplyGate gate = gate_variant(call->len, call->max_lanes);
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+    for (int64_t row = 0; row < call->num_rows; row++) gate(call, row);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* One row of a gated activation, for one width of vectors. */
+/* One row of a gated activation, or of a gate, for one width of vectors. */
 
 /* The usual approximation, x / 2 * (1 + tanh(y)): that is x * sigmoid(2 * y). */
 INLINE vec NAME(gelu_tanh)(vec x) {
@@ -18,4 +18,19 @@ INLINE void NAME(activate_typed)(const Activation *call, int64_t row, const int 
 static TARGET void NAME(activate_row)(const Activation *call, int64_t row) {
     if (call->dtype == FLOAT32) NAME(activate_typed)(call, row, FLOAT32);
     else NAME(activate_typed)(call, row, BFLOAT16);
+}
+
+INLINE void NAME(gate_typed)(const Gate *call, int64_t row, const int dtype) {
+    const int64_t x = row * call->len, from = row * call->stride;
+    const float first = dtype == FLOAT32 ? ((const float *)call->gates)[from] : from_bfloat16(((const uint16_t *)call->gates)[from]);
+    const vec shared = NAME(sigmoid)(NAME(all)(first));
+    for (int64_t d = 0; d < call->len; d += LANES) {
+        const vec gate = call->is_shared ? shared : NAME(sigmoid)(NAME(load_as)(call->gates, from + d, dtype));
+        NAME(store_as)(call->x, x + d, NAME(load_as)(call->x, x + d, dtype) * gate, dtype);
+    }
+}
+
+static TARGET void NAME(gate_row)(const Gate *call, int64_t row) {
+    if (call->dtype == FLOAT32) NAME(gate_typed)(call, row, FLOAT32);
+    else NAME(gate_typed)(call, row, BFLOAT16);
 }

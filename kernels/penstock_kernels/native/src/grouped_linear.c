@@ -9,7 +9,7 @@
 /* One call. Strides count numbers. Mirrored field by field in grouped_linear.py. */
 typedef struct {
     const void *x;         /* [num_rows / repeats, len] */
-    const int64_t *groups; /* [num_rows] */
+    const int64_t *groups; /* [num_rows]; none: each row is of the group behind that of the row before, in turn */
     const void *weight;    /* [num_groups, num_columns, len], contiguous */
     const void *bias;      /* [num_groups, num_columns], or none */
     void *output;          /* [num_rows, num_columns] */
@@ -70,9 +70,14 @@ static int allocate(const Grouped *call, Work *work) {
     return work->order && work->starts && work->calls && work->parts && work->rows && work->results && is_packed;
 }
 
-/* The number of a row's group among those that are here; -1: it is elsewhere. */
+/* The number of a row's group among all. */
+static int64_t number_of_group(const Grouped *call, int64_t row) {
+    return call->groups ? call->groups[row] : row % call->total_groups;
+}
+
+/* The same among those that are here; -1: it is elsewhere. */
 static int64_t group_of(const Grouped *call, int64_t row) {
-    const int64_t group = call->groups[row] - call->first_group;
+    const int64_t group = number_of_group(call, row) - call->first_group;
     return group < 0 || group >= call->num_groups ? -1 : group;
 }
 
@@ -84,8 +89,8 @@ static void clear(const Grouped *call, int64_t row) {
 /* Rows of the same group keep their order. 0: a row is of no group. */
 static int sort_rows(const Grouped *call, Work *work) {
     for (int64_t row = 0; row < call->num_rows; row++) {
-        if (call->groups[row] < 0 || call->groups[row] >= call->total_groups) return 0;
-        const int64_t group = group_of(call, row);
+        const int64_t number = number_of_group(call, row), group = group_of(call, row);
+        if (number < 0 || number >= call->total_groups) return 0;
         if (group < 0) clear(call, row);
         else work->starts[group + 1]++;
     }
@@ -147,17 +152,19 @@ static void add_group(const Grouped *call, Work *work, int64_t group) {
 
 /* 1: no memory; 2: a row is of no group. */
 int penstock_multiply_grouped(const Grouped *call) {
+    enum { WORTH_THREADS = 1 << 16 }; /* to move so many numbers */
     Work work = {0};
     int failure = !allocate(call, &work);
     if (!failure && !sort_rows(call, &work)) failure = 2;
     const int64_t num_here = failure ? 0 : work.starts[call->num_groups];
+    const int moves_many = call->num_threads > 1 && num_here * (call->len + call->num_columns) >= WORTH_THREADS;
     if (num_here) {
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+#pragma omp parallel for num_threads(call->num_threads) if (moves_many)
         for (int64_t place = 0; place < num_here; place++) gather(call, &work, place);
         for (int64_t group = 0; group < call->num_groups; group++)
             if (work.starts[group + 1] > work.starts[group]) add_group(call, &work, group);
         multiply_all(work.calls, work.num_calls);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+#pragma omp parallel for num_threads(call->num_threads) if (moves_many)
         for (int64_t place = 0; place < num_here; place++) scatter(call, &work, place);
     }
     release(&work);

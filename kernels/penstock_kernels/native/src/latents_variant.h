@@ -8,7 +8,7 @@ INLINE void NAME(store_typed)(const Latents *call, int64_t token, const int dtyp
     const int64_t to = call->cache_positions[token] * (rank + rope_dim);
     float x[MAX_RANK];
     NAME(read_numbers)(x, call->down, from, rank, dtype);
-    NAME(norm_numbers)(x, rank, call->weight, 0, call->eps, dtype);
+    NAME(norm_numbers)(x, rank, call->weight, 0, call->eps, 0.0f, dtype);
     for (int d = 0; d < rank; d += LANES) NAME(store_as)(call->cache, to + d, NAME(load)(x + d), dtype);
     NAME(read_numbers)(x, call->down, from + rank, rope_dim, dtype);
     if (!call->cos) {

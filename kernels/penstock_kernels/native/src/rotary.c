@@ -28,6 +28,7 @@ typedef struct {
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
     float eps;
+    float offset; /* of the weights */
 } Rotation;
 
 #define VARIANT "rotary_variant.h"

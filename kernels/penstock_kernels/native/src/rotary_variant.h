@@ -18,7 +18,7 @@ INLINE void NAME(rotate_typed)(const Rotation *call, int64_t token, const int dt
     float x[MAX_DIM];
     for (int head = 0; head < num_heads + num_kv_heads; head++) {
         NAME(read_numbers)(x, call->heads, begin + head * call->head_stride, dim, dtype);
-        if (call->weight) NAME(norm_numbers)(x, dim, call->weight, (int64_t)head * dim, call->eps, dtype);
+        if (call->weight) NAME(norm_numbers)(x, dim, call->weight, (int64_t)head * dim, call->eps, call->offset, dtype);
         if (head < num_heads) NAME(rotate_head)(call->query, (token * num_heads + head) * dim, x, call, token, dtype);
         else NAME(rotate_head)(call->key_cache, stored + (head - num_heads) * dim, x, call, token, dtype);
     }

@@ -1,12 +1,14 @@
 /* Norm and rotation of some numbers, for one width of vectors, which fill it. */
 
-/* x / rms(x) * weight, in place; the weight from the number `at` on. */
-INLINE void NAME(norm_numbers)(float *x, int dim, const void *weight, int64_t at, float eps, const int dtype) {
+/* x / rms(x) * (weight + offset), in place; the weight from the number `at` on. */
+INLINE void NAME(norm_numbers)(
+    float *x, int dim, const void *weight, int64_t at, float eps, float offset, const int dtype
+) {
     vec squares = {0};
     for (int d = 0; d < dim; d += LANES) squares += NAME(load)(x + d) * NAME(load)(x + d);
     const float scale = 1.0f / sqrtf(NAME(sum)(squares) / (float)dim + eps);
     for (int d = 0; d < dim; d += LANES)
-        NAME(store)(x + d, NAME(load)(x + d) * scale * NAME(load_as)(weight, at + d, dtype));
+        NAME(store)(x + d, NAME(load)(x + d) * scale * (NAME(load_as)(weight, at + d, dtype) + offset));
 }
 
 /* x * cos + swapped halves of x * sin, to the number `at` on; cosines and sines from the number `angle` on. */

@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import InputNorm, Scoring, apply_rotary, paged_attention, rotate_and_store, store_kv
+from penstock_kernels import (
+    InputNorm,
+    Scoring,
+    apply_rotary,
+    gate_by_sigmoid,
+    paged_attention,
+    rotate_and_store,
+    store_kv,
+)
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec, TemperatureSpec
@@ -55,27 +63,20 @@ class Attention(nn.Module):
         norm: InputNorm | None = None,
     ) -> torch.Tensor:
         """`norm`: of x, if it is still to be done."""
-        # [num_tokens, query + key + value heads, head_dim]; with gates, these are behind the queries
+        # [num_tokens, query + key + value heads, head_dim]; with gates, these are before the queries
         projected = self.qkv(x, inputs.adapters) if norm is None else self.qkv.fused(x, norm)
-        heads = projected.view(x.shape[0], -1, self.head_dim)
-        gates: torch.Tensor | None = None
-        if self.is_gated:
-            heads, gates = self._without_gates(heads)
+        num_gates = self.share.num_heads if self.is_gated else 0
+        heads = projected.view(x.shape[0], -1, self.head_dim)[:, num_gates:]
         query = self._rotate_and_store(heads, inputs, rotary, cache)
         if self.temperature is not None:
             query = (query * _growth(self.temperature, inputs)).to(query.dtype)
         scoring = self.scoring._replace(slopes=self.slopes)
         if self.sinks is not None:
             scoring = scoring._replace(sinks=self.sinks.weight)
-        attended = attend(query, cache, inputs, scoring)
-        attended = attended if gates is None else attended * gates.sigmoid()
-        return self.output(attended.view(x.shape[0], -1), inputs.adapters)  # type: ignore[no-any-return]
-
-    def _without_gates(self, heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries, keys and values, and the gates of what the heads find, which are between queries and keys."""
-        count = self.share.num_heads
-        query, gates, rest = heads.tensor_split((count, 2 * count), dim=1)
-        return torch.cat((query, rest), dim=1), gates
+        attended = attend(query, cache, inputs, scoring).view(x.shape[0], -1)
+        if num_gates:
+            attended = gate_by_sigmoid(attended, projected[:, : num_gates * self.head_dim])
+        return self.output(attended, inputs.adapters)  # type: ignore[no-any-return]
 
     def _rotate_and_store(
         self,
@@ -88,12 +89,13 @@ class Attention(nn.Module):
         norm = None if self.qk_norm is None else self.qk_norm.plain
         cache_positions, adapters = inputs.cache_positions, inputs.adapters
         if rotary is not None and (self.qk_norm is None or norm is not None):
-            weight, eps = (None, 0.0) if norm is None else norm
-            caches, rest = (cache.key, cache.value), (eps, *cache.scale)
-            query = rotate_and_store(heads, rotary.cos, rotary.sin, *caches, cache_positions, weight, *rest)
+            caches, scales = (cache.key, cache.value), cache.scale
+            query = rotate_and_store(heads, rotary.cos, rotary.sin, *caches, cache_positions, norm, *scales)
             for rows, own in groups_of(getattr(self.qk_norm, "own", None), adapters):
                 tables, places = (rotary.cos[rows], rotary.sin[rows]), cache_positions[rows]
-                query[rows] = rotate_and_store(heads[rows], *tables, *caches, places, own["weight"], *rest)
+                assert norm is not None, "which has weights of its own"
+                its_norm = norm._replace(weight=own["weight"])
+                query[rows] = rotate_and_store(heads[rows], *tables, *caches, places, its_norm, *scales)
             return query
         num_heads = self.share.num_heads
         num_rotated = num_heads + self.share.num_kv_heads

@@ -81,8 +81,8 @@ def _split_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[Rows]:
         return Rows(prefix + name, total * dim, first * dim, (first + count) * dim, arrange)
 
     kv = (spec.num_kv_heads, share.first_kv_head, share.num_kv_heads)
-    # Behind the queries of all heads, their gates.
-    parts, query_order = (2, partial(_gates_behind, dim, order)) if spec.gated_attention else (1, order)
+    # Before the queries of all heads, their gates.
+    parts, query_order = (2, partial(_gates_first, dim, order)) if spec.gated_attention else (1, order)
     return [
         rows(
             names.query,
@@ -96,11 +96,11 @@ def _split_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[Rows]:
     ]
 
 
-def _gates_behind(dim: int, order: Arrange | None, rows: torch.Tensor) -> torch.Tensor:
-    """Each head has its query and its gate; here all queries come first."""
+def _gates_first(dim: int, order: Arrange | None, rows: torch.Tensor) -> torch.Tensor:
+    """Each head has its query and its gate; here all gates come first, so that queries lie beside keys and values."""
     heads = rows.view(-1, 2 * dim, *rows.shape[1:])
     queries, gates = heads[:, :dim].flatten(0, 1), heads[:, dim:].flatten(0, 1)
-    return torch.cat((queries if order is None else order(queries), gates))
+    return torch.cat((gates, queries if order is None else order(queries)))
 
 
 def _stacked_rows(spec: ModelSpec, name: str, share: HeadShare) -> list[Rows]:

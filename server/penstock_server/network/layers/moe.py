@@ -14,6 +14,7 @@ from penstock_kernels import (
     Matrix,
     Routing,
     captures_experts,
+    gate_by_sigmoid,
     grouped_mlp,
     linear,
     quantized_grouped_mlp,
@@ -330,7 +331,7 @@ class SharedExpert(nn.Module):
 
     def forward(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         out: torch.Tensor = self.down(self.activate(self.up(x, adapters)), adapters)
-        return out if self.gate is None else out.mul_(self.gate(x, adapters).sigmoid_())
+        return out if self.gate is None else gate_by_sigmoid(out, self.gate(x, adapters))
 
 
 def _whole(name: str, size: int, bias: bool, spec: ModelSpec, placement: Placement) -> ColumnLinear:

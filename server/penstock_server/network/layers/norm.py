@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import AdapterRows, InputNorm, layer_norm, rms_norm
+from penstock_kernels import AdapterRows, InputNorm, NormOfHeads, layer_norm, rms_norm
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec, NormSpec
@@ -99,11 +99,11 @@ class HeadNorm(nn.Module):
         self.own: OwnWeights | None = None
 
     @property
-    def plain(self) -> tuple[torch.Tensor, float] | None:
-        """Weight and eps of a plain root-mean-square norm before the rotation, which a fused op applies; else None."""
+    def plain(self) -> NormOfHeads | None:
+        """A plain root-mean-square norm before the rotation, which a fused op applies; else None."""
         norm = self.spec.norm
-        fits = not (norm.centered or norm.weight_offset or self.spec.qk_norm_after_rope)
-        return (self.weight, norm.eps) if fits else None
+        fits = not (norm.centered or self.spec.qk_norm_after_rope)
+        return NormOfHeads(self.weight, norm.eps, norm.weight_offset) if fits else None
 
     def forward(self, heads: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_tokens, query and key heads, head_dim]. `adapters`: as `ForwardInput.adapters`."""
@@ -163,9 +163,9 @@ class UnitNorm(nn.Module):
         self.weight = torch.ones(shape, dtype=placement.dtype, device="cpu")
 
     @property
-    def plain(self) -> tuple[torch.Tensor, float]:
+    def plain(self) -> NormOfHeads:
         """As of `HeadNorm`."""
-        return self.weight, self.eps
+        return NormOfHeads(self.weight, self.eps)
 
     def forward(self, heads: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_tokens, query and key heads, head_dim]."""
