@@ -58,10 +58,8 @@ def parts(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.split(rows, list(QUERY_LENS))
 
 
-@pytest.fixture(params=[IN_C, BY_REFERENCE], ids=["C", "reference"])
-def case(request: pytest.FixtureRequest) -> Case:
+def make_case(sizes: Sizes) -> Case:
     """Queries, latents of each span, the cache that holds them, its tables, and the ways up."""
-    sizes: Sizes = request.param
     generator = torch.Generator().manual_seed(0)
     width = sizes.rank + sizes.rope
     query = torch.randn(sum(QUERY_LENS), HEADS, sizes.nope + sizes.rope, generator=generator)
@@ -76,6 +74,12 @@ def case(request: pytest.FixtureRequest) -> Case:
         torch.randn(HEADS, sizes.value, sizes.rank, generator=generator),
     )
     return query, latents, cache, tables, ups
+
+
+@pytest.fixture(params=[IN_C, BY_REFERENCE], ids=["C", "reference"])
+def case(request: pytest.FixtureRequest) -> Case:
+    """One for each way to compute it."""
+    return make_case(request.param)
 
 
 @pytest.mark.parametrize("most_numbers", [1, 2**26])
@@ -93,6 +97,39 @@ def test_every_span_sees_its_context(
     found = latent_attention(query, cache, *ups, spans, 0.4)
     for part, rows, got in zip(parts(query), latents, parts(found), strict=True):
         torch.testing.assert_close(got, naive(part, rows, ups, 0.4))
+
+
+@pytest.mark.parametrize("most_numbers", [1, 2**26])
+@pytest.mark.parametrize("longest", [0, 1, 5, 9])
+def test_long_spans_in_c_have_keys_and_values(
+    monkeypatch: pytest.MonkeyPatch, longest: int, most_numbers: int
+) -> None:
+    """Beside others, which are computed as latents."""
+    query, latents, cache, tables, ups = make_case(Sizes(16, 8, 12, 12))
+    monkeypatch.setattr(native, "is_worth_expanding", lambda _, length, context: length > longest)
+    monkeypatch.setattr(native, "_MOST_NUMBERS", most_numbers)
+    arguments = LatentArguments(
+        query, cache, *ups, AttentionSpans(QUERY_LENS, CONTEXT_LENS, tables, BLOCK), 0.4
+    )
+    for lanes in (0, 4):
+        found = native.latent_attention(arguments, lanes)
+        for part, rows, got in zip(parts(query), latents, parts(found), strict=True):
+            torch.testing.assert_close(got, naive(part, rows, ups, 0.4))
+
+
+def test_a_span_has_keys_and_values_where_that_takes_fewer_operations() -> None:
+    def is_expanded(query_len: int, context_len: int, value: int = 128) -> bool:
+        spans = AttentionSpans((query_len,), (context_len,), torch.zeros(1, 1).int(), 4)
+        given = torch.empty(1, 16, 192), torch.empty(1, 4, 1, 576)
+        ups = torch.empty(16, 512, 128), torch.empty(16, value, 512)
+        arguments = LatentArguments(*given, *ups, spans, 1.0)
+        return native.is_worth_expanding(arguments, query_len, context_len)
+
+    assert [is_expanded(length, 4096) for length in (8, 128, 512, 4096)] == [False, False, True, True]
+    assert is_expanded(128, 128)
+    assert not is_expanded(8, 8)
+    # Values of 130 numbers fill no vectors.
+    assert not is_expanded(512, 4096, 130)
 
 
 def test_spans_whose_lengths_the_device_knows(

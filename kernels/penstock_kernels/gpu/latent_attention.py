@@ -3,6 +3,7 @@ keys and values of their contexts. In a graph, where the host knows no lengths, 
 
 import torch
 
+from penstock_kernels import reference
 from penstock_kernels.base.attention_spans import (
     MAX_DECODE_LEN,
     AttentionArguments,
@@ -30,7 +31,8 @@ def latent_attention(arguments: LatentArguments) -> torch.Tensor:
     if isinstance(spans, DecodeSpans):
         return _absorbed(arguments)
     longest = _MOST_ABSORBED if len(arguments.query) <= _MOST_TOKENS else MAX_DECODE_LEN
-    return latent_attention_beside(arguments, longest, _absorbed)
+    long = [span for span, length in enumerate(spans.query_lens) if length > longest]
+    return latent_attention_beside(arguments, long, _absorbed, reference.latent_attention)
 
 
 def _absorbed(arguments: LatentArguments) -> torch.Tensor:

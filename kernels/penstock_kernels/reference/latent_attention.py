@@ -1,12 +1,18 @@
 """Attention over latents: decodes in the space of the latents, longer spans with keys and values of every head."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from penstock_kernels.base.attention_spans import AttentionSpans, DecodeSpans, LatentArguments, Reach
+from penstock_kernels.base.attention_spans import (
+    AttendLatents,
+    AttentionSpans,
+    DecodeSpans,
+    LatentArguments,
+    Reach,
+)
 from penstock_kernels.base.upload import upload
 from penstock_kernels.reference.attention import Group, work_groups
 from penstock_kernels.reference.norm import rms_norm
@@ -59,18 +65,17 @@ def latent_attention(arguments: LatentArguments) -> torch.Tensor:
 
 
 def latent_attention_beside(
-    arguments: LatentArguments, longest: int, attend: Callable[[LatentArguments], torch.Tensor]
+    arguments: LatentArguments, long: Sequence[int], attend: AttendLatents, attend_long: AttendLatents
 ) -> torch.Tensor:
-    """Spans of up to `longest` tokens by `attend`, longer ones by the reference."""
+    """The numbers of spans in `long` by `attend_long`, others by `attend`."""
     spans, query = arguments.spans, arguments.query
     assert isinstance(spans, AttentionSpans), "the host knows which spans are long"
-    if max(spans.query_lens, default=0) <= longest:
-        return attend(arguments)
+    if len(long) in {0, len(spans.query_lens)}:
+        return attend_long(arguments) if long else attend(arguments)
     output = query.new_empty(*query.shape[:2], arguments.value_up.shape[1])
-    short, long = spans.shared(("by length", longest), lambda: _by_length(spans, longest))
-    if short.spans.query_lens:
-        output.index_copy_(0, short.rows, attend(arguments.among(*short)))
-    return output.index_copy_(0, long.rows, latent_attention(arguments.among(*long)))
+    some, others = spans.shared(("apart", *long), lambda: _apart(spans, long))
+    output.index_copy_(0, others.rows, attend(arguments.among(*others)))
+    return output.index_copy_(0, some.rows, attend_long(arguments.among(*some)))
 
 
 class _Some(NamedTuple):
@@ -80,15 +85,13 @@ class _Some(NamedTuple):
     spans: AttentionSpans
 
 
-def _by_length(spans: AttentionSpans, longest: int) -> tuple[_Some, _Some]:
-    """Those of few tokens, and the others."""
-    lens = spans.query_lens
-    short = [span for span, length in enumerate(lens) if length <= longest]
-    long = [span for span, length in enumerate(lens) if length > longest]
-    return _some(spans, short), _some(spans, long)
+def _apart(spans: AttentionSpans, members: Sequence[int]) -> tuple[_Some, _Some]:
+    """These, and the others."""
+    others = [span for span in range(len(spans.query_lens)) if span not in members]
+    return _some(spans, members), _some(spans, others)
 
 
-def _some(spans: AttentionSpans, members: list[int]) -> _Some:
+def _some(spans: AttentionSpans, members: Sequence[int]) -> _Some:
     rows = torch.tensor(spans.rows_of(members), dtype=torch.int64)
     return _Some(upload(rows, spans.block_tables.device), spans.among(members))
 
