@@ -31,6 +31,7 @@ def _attend(
     cache_dtype: torch.dtype | None = None,
     tree: bool = False,
     sinks: bool = False,
+    slopes: bool = False,
     **options: Any,
 ) -> None:
     queries, contexts = (tuple(pair[i] for pair in lens) for i in range(2))
@@ -40,6 +41,8 @@ def _attend(
     caches = [_tensor(64, block_size, heads[1], dim, dtype=cache_dtype or dtype) for _ in range(2)]
     if sinks:
         options["sinks"] = _tensor(heads[0], dtype=torch.float32)
+    if slopes:
+        options["slopes"] = _tensor(heads[0], dtype=torch.float32)
     scoring = ops.Scoring(dim**-0.5, **options)
     ops.paged_attention(_tensor(sum(queries), heads[0], dim, dtype=dtype), *caches, spans, scoring)
 
@@ -296,6 +299,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "decode 256 soft cap": lambda: _attend(ONE, (16, 8), 256, soft_cap=50.0),
     "decode 80": lambda: _attend(ONE, (32, 32), 80),
     "decode 192 block 64": lambda: _attend(ONE, (32, 8), 192, 64),
+    # MPT, and with groups of heads; Falcon RW.
+    "decode 128 slopes": lambda: _attend(ONE, (32, 32), slopes=True),
+    "decode 128 slopes, drafts": lambda: _attend(DRAFT, slopes=True),
+    "decode 64 slopes": lambda: _attend(ONE, (64, 64), 64, slopes=True),
     "decode 128 drafts": lambda: _attend(DRAFT),
     "decode 128 tree, group 16": lambda: _attend(DRAFT, (64, 4), tree=True),
     "decode 256 drafts": lambda: _attend(DRAFT, (32, 4), 256, 128),
@@ -308,6 +315,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "prefill 256 soft cap": lambda: _attend(PROMPT, (16, 8), 256, window=4096, soft_cap=50.0),
     "prefill 80": lambda: _attend(PROMPT, (32, 32), 80),
     "prefill 192 block 64": lambda: _attend(PROMPT, (32, 8), 192, 64),
+    "prefill 128 slopes": lambda: _attend(PROMPT, (32, 32), slopes=True),
+    "prefill 128 slopes, groups": lambda: _attend(PROMPT, slopes=True),
+    "prefill 64 slopes": lambda: _attend(PROMPT, (64, 64), 64, slopes=True),
     "prefill 128 in a graph": lambda: _attend_in_graph(),
     "latents, 16 heads": lambda: _attend_latents(ONE, 16),
     "latents, 16 heads fp32": lambda: _attend_latents(ONE, 16, torch.float32),
@@ -333,5 +343,8 @@ HOPPER_CASES: dict[str, Callable[[], Any]] = {
     ),
     "rotate_and_store 128 fp8": lambda: _rotate(128, 128, False, torch.float8_e4m3fn),
     "decode 128 fp8": lambda: _attend(ONE, cache_dtype=torch.float8_e4m3fn),
+    "prefill 64 fp8 slopes": lambda: _attend(
+        PROMPT, (64, 8), 64, cache_dtype=torch.float8_e4m3fn, slopes=True
+    ),
     "prefill 128 fp8": lambda: _attend(PROMPT, cache_dtype=torch.float8_e4m3fn),
 }

@@ -88,7 +88,7 @@ def choose(name: str, demand: Demand) -> Backend:
     """Raises Unsupported. `auto` is our own implementation for the device: no other was measured to be faster."""
     if name == "auto":
         own = _own_name(demand)
-        return Backend(own, capturable=not _needs_host(demand), captures_prompts=own == "triton")
+        return Backend(own, captures_prompts=own == "triton")
     reason = _REFUSALS[name](demand)
     if reason is not None:
         raise Unsupported(reason)
@@ -98,31 +98,23 @@ def choose(name: str, demand: Demand) -> Backend:
 def _own_name(demand: Demand) -> str:
     """The implementation that `own_attention` takes."""
     if runs_kernels(demand.device):
-        return "triton" if _unknown_to_kernels(demand) is None else "reference"
+        return "triton"
     return "native" if _refuse_native(demand) is None else "reference"
-
-
-def _needs_host(demand: Demand) -> bool:
-    """Whether our own implementation reads lengths on the host: the reference does, and a captured step cannot."""
-    return _unknown_to_kernels(demand) is not None and runs_kernels(demand.device)
-
-
-def _unknown_to_kernels(demand: Demand) -> str | None:
-    """What no kernel of a GPU computes, ours or others'."""
-    return "it knows no slopes of scores (ALiBi), which this model needs" if demand.has_slopes else None
 
 
 def _unknown_to_others(demand: Demand) -> str | None:
     """What ours compute alone."""
     if demand.has_chunks:
         return "it knows no chunks of positions, which this model needs"
-    return _unknown_to_kernels(demand)
+    if demand.has_slopes:
+        return "it knows no slopes of scores (ALiBi), which this model needs"
+    return None
 
 
 def _refuse_triton(demand: Demand) -> str | None:
     if not runs_kernels(demand.device):
         return f"its kernels need a CUDA device, this one is {demand.device.type}"
-    return _unknown_to_kernels(demand) or _not_importable("triton")
+    return _not_importable("triton")
 
 
 def _refuse_native(demand: Demand) -> str | None:

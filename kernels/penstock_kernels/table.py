@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from penstock_kernels import reference
-from penstock_kernels.base.attention_spans import MAX_KERNEL_RANK, AttentionArguments, LatentArguments
+from penstock_kernels.base.attention_spans import MAX_KERNEL_RANK, LatentArguments
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.base.quantized import IntGroups, Quantized
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
@@ -112,11 +112,6 @@ def _lie_alike(x: Any, ids: Any, weights: Any, gate_up: Any, down: Any, *_: obje
     module: Any = importlib.import_module("penstock_kernels.gpu.quantized_experts")
     found: bool = module.supports(gate_up, down)
     return found
-
-
-def _has_no_slopes(arguments: AttentionArguments) -> bool:
-    """The kernels know none yet."""
-    return arguments.scoring.slopes is None
 
 
 def _has_tiles_for(arguments: LatentArguments) -> bool:
@@ -263,7 +258,6 @@ paged_attention = Row(
     native=c_long_prompts.paged_attention,
     native_if=c_attention.supports,
     gpu="attention.paged_attention",
-    gpu_if=_has_no_slopes,
 )
 rotate_and_store_latents = Row(
     reference.rotate_and_store_latents,

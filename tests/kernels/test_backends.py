@@ -177,7 +177,8 @@ ON_GPU = Demand(torch.device("cuda"), torch.bfloat16, torch.bfloat16, 8, 2, 128)
         ("flashinfer", replace(ON_GPU, has_sinks=True), "it has no attention sinks"),
         ("flashinfer", replace(ON_GPU, has_slopes=True), "it knows no slopes of scores"),
         ("varlen", replace(ON_GPU, has_slopes=True), "it knows no slopes of scores"),
-        ("triton", replace(ON_GPU, has_slopes=True), "it knows no slopes of scores"),
+        ("fa3", replace(ON_GPU, has_slopes=True), "it knows no slopes of scores"),
+        ("cudnn", replace(ON_GPU, has_slopes=True), "it knows no slopes of scores"),
         ("varlen", replace(ON_GPU, has_chunks=True), "it knows no chunks of positions"),
         ("flashinfer", replace(ON_GPU, dtype=torch.float32), "not float32"),
         ("flashinfer", replace(ON_GPU, batch_invariant=True), "leave out --batch-invariant"),
@@ -230,7 +231,10 @@ def test_what_is_our_own_is_taken_unless_asked() -> None:
     assert choose("auto", MODEL).name == ("native" if library() else "reference")
     assert choose("auto", replace(MODEL, dtype=torch.float16, cache_dtype=torch.float16)).name == "reference"
     assert choose("auto", ON_GPU).name == "triton"
-    assert choose("auto", replace(ON_GPU, has_chunks=True)).capturable
+    for demand in (replace(ON_GPU, has_chunks=True), replace(ON_GPU, has_slopes=True)):
+        own = choose("auto", demand)
+        assert (own.name, own.capturable, own.captures_prompts) == ("triton", True, True)
+        assert choose("triton", demand).captures_prompts
     assert choose("cudnn", ON_GPU).captures_prompts is False
     assert choose("reference", ON_GPU).capturable is False
     assert set(NAMES) == {"auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"}

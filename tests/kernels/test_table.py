@@ -308,8 +308,7 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
     pytest.importorskip("triton")
     monkeypatch.setattr("penstock_kernels.gpu.fused_linear.is_faster", lambda *_: True)
     row = ROWS[name]
-    facts = {"scoring": Scoring(1.0), "key_up": torch.empty(1, 512, 1)}
-    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), **facts)
+    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), key_up=torch.empty(1, 512, 1))
     on_mps: Any = SimpleNamespace(device=torch.device("mps"))
     # Of a product, whether it is to be invariant: only then is there a kernel. Of experts, that they lie alike.
     others: tuple[Any, ...] = (None, None, True) if name == "linear" else ()
@@ -319,11 +318,12 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
     assert row.choose(on_mps, *others) is row.reference
 
 
-def test_cuda_leaves_slopes_to_the_reference() -> None:
+def test_cuda_takes_the_kernel_for_every_kind_of_scores() -> None:
+    pytest.importorskip("triton")
     row = table.paged_attention
-    for scoring, is_kernel in ((Scoring(1.0, slopes=torch.ones(1)), False), (Scoring(1.0, chunk=4), True)):
+    for scoring in (Scoring(1.0, slopes=torch.ones(1)), Scoring(1.0, chunk=4), Scoring(1.0, soft_cap=2.0)):
         given: Any = SimpleNamespace(device=torch.device("cuda"), scoring=scoring)
-        assert (row.choose(given) is row.reference) != is_kernel
+        assert row.choose(given) is table.launcher("attention.paged_attention")
 
 
 def test_cuda_leaves_latents_that_no_tile_holds_to_the_reference() -> None:

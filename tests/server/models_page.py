@@ -41,7 +41,7 @@ in bfloat16 by Triton kernels, of KDA, of keys or states of more than 128 and in
 PyTorch; those of Mamba-1 by its kernel, token after token. `--batch-invariant` is refused. A step waits for the masks
 of grammars as long as these take, because a state cannot go back by a token.
 
-ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU; on CUDA by the reference in PyTorch, without graphs.
+ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU, and on CUDA by the Triton kernels of attention, in graphs.
 
 How a row is tested (`tests/server/test_families.py`): tiny random models, made by transformers in the variants of
 the last column. Greedy tokens must equal transformers' own and log probabilities be within 0.001 of them, in

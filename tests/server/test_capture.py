@@ -37,7 +37,7 @@ pytest.importorskip("triton")
 FAMILIES = [
     "llama", "mistral-window", "qwen3_moe", "qwen2_moe", "gemma2", "falcon-7b", "gpt2", "olmo2", "cohere-normed",
     "gpt_oss", "llama4_text", "phi3-partial-longrope", "qwen3_next", "granitemoehybrid", "falcon_mamba", "lfm2",
-    "deepseek_v3",
+    "deepseek_v3", "bloom-six-heads", "falcon-rw",
 ]  # fmt: skip
 SIZES = CudaConfig((1, 2, 4), prompt_graph_sizes=(8, 20))
 KINDS = [
@@ -69,6 +69,8 @@ def test_no_step_waits_for_the_device(saved_model: Callable[..., Any], gpu: Fake
     with gpu.on():
         engine = gpu.engine(folder, is_compiled=True, cuda=SIZES, dtype="bfloat16")
         assert engine.graphs is not None, "decodes are in graphs"
+        has_states = engine.model.state_shape is not None
+        assert (engine.prompt_graphs is None) == has_states, "so are prompts, but where states are kept"
         Driver(execute_on(engine)).run(sequences(KINDS[:3]), seed=3)
     assert gpu.ops.num_launches > 100
     gpu.check_variants()

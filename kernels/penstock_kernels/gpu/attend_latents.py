@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.gpu.attention_call import AttentionCall
-from penstock_kernels.gpu.attention_math import LOG2_E, blocks_of, fold, load_cached, store_result
+from penstock_kernels.gpu.attention_math import LOG2_E, blocks_of, fold, load_cached, store_part, store_result
 from penstock_kernels.gpu.attention_parts import Parts, combine, empty_parts
 from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.tiles import DECODE_KEYS, Tile, latent_tile, processor
@@ -99,9 +99,7 @@ def _latent_attention_kernel(
                      NUM_HEADS, 1.0, RANK, False)  # fmt: skip
     else:
         part_rows = (part + tokens).to(tl.int64) * NUM_HEADS + heads
-        tl.store(sum_ptr + part_rows[:, None] * RANK + rank_columns[None, :], accumulated, mask=rank_mask)
-        tl.store(stat_ptr + 2 * part_rows, largest, mask=is_row)
-        tl.store(stat_ptr + 2 * part_rows + 1, total, mask=is_row)
+        store_part(sum_ptr, stat_ptr, accumulated, largest, total, part_rows, is_row, rank_columns, RANK)
 
 
 def attend_latents(call: AttentionCall, rotated: torch.Tensor, work: WorkMap) -> None:

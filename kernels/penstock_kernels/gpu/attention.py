@@ -12,14 +12,12 @@ from penstock_kernels.gpu.work_limits import most_part_tokens, parts_bytes, resi
 
 
 def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
-    scoring = arguments.scoring
-    assert scoring.slopes is None, "the table has a condition"
     query = arguments.query
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:
         return out
     resident = resident_items(processor(query.device), arguments.num_kv_heads)
-    cut = Cut(arguments.group, tile_for(query).rows, scoring.reach, resident)
+    cut = Cut(arguments.group, tile_for(arguments).rows, arguments.scoring.reach, resident)
     layout, decodes = step_work(arguments.spans, len(query), cut)
     call = AttentionCall(arguments, layout.query_starts, layout.context_lens, out)
     for work in decodes:

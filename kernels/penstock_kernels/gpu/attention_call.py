@@ -43,6 +43,11 @@ class AttentionCall(NamedTuple):
         """Any tensor where there are none: it is not read."""
         return self.query if self.scoring.sinks is None else self.scoring.sinks
 
+    @property
+    def slopes(self) -> torch.Tensor:
+        """The same of slopes."""
+        return self.query if self.scoring.slopes is None else self.scoring.slopes
+
     def arguments(self) -> tuple[Any, ...]:
         """From `query_ptr` to `value_scale`."""
         scoring, tables, key_cache = self.scoring, self.given.spans.block_tables, self.given.key_cache
@@ -53,6 +58,7 @@ class AttentionCall(NamedTuple):
         return (
             *tensors,
             self.sinks,
+            self.slopes,
             self.out,
             *strides,
             *options,
@@ -74,6 +80,7 @@ class AttentionCall(NamedTuple):
             "HAS_CHUNK": scoring.chunk is not None,
             "HAS_SOFT_CAP": scoring.soft_cap is not None,
             "HAS_SINK": scoring.sinks is not None,
+            "HAS_SLOPES": scoring.slopes is not None,
             "num_warps": tile.num_warps,
             "num_stages": tile.num_stages,
         }

@@ -30,14 +30,48 @@ def load_cached(cache_ptr, blocks, positions, columns, limit, stride_block, stri
 
 
 @triton.jit
-def score(query, key, scale, soft_cap, HAS_SOFT_CAP: tl.constexpr):
-    """Scores in units of log2. `scale` and `soft_cap` are natural."""
-    raw = tl.dot(query, tl.trans(key), input_precision="ieee")
+def load_queries(query_ptr, query_start, query_len, tokens, heads, columns, stride_token, stride_head,
+                 DIM: tl.constexpr):  # fmt: skip
+    """[rows, columns]; zeros in rows behind the span's last token."""
+    mask = (tokens < query_len)[:, None] & (columns < DIM)[None, :]
+    rows = (query_start + tokens).to(tl.int64) * stride_token + heads * stride_head
+    return tl.load(query_ptr + rows[:, None] + columns[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def load_slopes(slope_ptr, heads, is_row, HAS_SLOPES: tl.constexpr):
+    """What each row's scores lose for a position between its query and its key, in units of log2."""
+    slopes = 0.0
+    if HAS_SLOPES:
+        slopes = tl.load(slope_ptr + heads, mask=is_row, other=0.0) * LOG2_E
+    return slopes
+
+
+@triton.jit
+def score(query, key, scale, soft_cap, slopes, positions, query_positions, HAS_SOFT_CAP: tl.constexpr,
+          HAS_SLOPES: tl.constexpr):  # fmt: skip
+    """Scores in units of log2. `scale` and `soft_cap` are natural, `slopes` are from `load_slopes`."""
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee")
     if HAS_SOFT_CAP:
         # tanh(z) = 2 * sigmoid(2 * z) - 1
-        capped = 2.0 * tl.sigmoid(raw * (2.0 * scale / soft_cap)) - 1.0
-        return capped * (soft_cap * LOG2_E)
-    return raw * (scale * LOG2_E)
+        capped = 2.0 * tl.sigmoid(scores * (2.0 * scale / soft_cap)) - 1.0
+        scores = capped * (soft_cap * LOG2_E)
+    else:
+        scores = scores * (scale * LOG2_E)
+    if HAS_SLOPES:
+        # Counted from the query: near keys have the largest weights, and small products are exact. Positions become
+        # floats before the difference, vector by vector, because a conversion takes longer than the rest.
+        distances = positions.to(tl.float32)[None, :] - query_positions.to(tl.float32)[:, None]
+        scores += slopes[:, None] * distances
+    return scores
+
+
+@triton.jit
+def empty_softmax(BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr):
+    """The sums, largest scores and total weights of rows that have seen nothing."""
+    accumulated = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
+    largest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
+    return accumulated, largest, tl.zeros([BLOCK_ROWS], tl.float32)
 
 
 @triton.jit
@@ -76,3 +110,12 @@ def store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, to
     out_rows = ((query_start + tokens).to(tl.int64) * num_heads + heads) * DIM
     out_ptrs = out_ptr + out_rows[:, None] + columns[None, :]
     tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & (columns < DIM)[None, :])
+
+
+@triton.jit
+def store_part(sum_ptr, stat_ptr, accumulated, largest, total, part_rows, is_row, columns, DIM: tl.constexpr):
+    """Write what the rows have of one item. sums: [num_part_rows, DIM]; stats: [num_part_rows, 2]."""
+    sum_ptrs = sum_ptr + part_rows[:, None] * DIM + columns[None, :]
+    tl.store(sum_ptrs, accumulated, mask=is_row[:, None] & (columns < DIM)[None, :])
+    tl.store(stat_ptr + 2 * part_rows, largest, mask=is_row)
+    tl.store(stat_ptr + 2 * part_rows + 1, total, mask=is_row)

@@ -8,7 +8,17 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.gpu.attention_call import AttentionCall
-from penstock_kernels.gpu.attention_math import blocks_of, fold, load_cached, score, store_result
+from penstock_kernels.gpu.attention_math import (
+    blocks_of,
+    empty_softmax,
+    fold,
+    load_cached,
+    load_queries,
+    load_slopes,
+    score,
+    store_part,
+    store_result,
+)
 from penstock_kernels.gpu.attention_parts import combine, empty_parts
 from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.tiles import decode_tile, processor
@@ -36,12 +46,13 @@ def _visible(positions, query_positions, tokens, tree_ptr, query_start, query_le
 
 @triton.jit(do_not_specialize_on_alignment=["query_start_ptr", "context_ptr"])
 def _decode_attention_kernel(
-    query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, out_ptr,
+    query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, slope_ptr, out_ptr,
     stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,
     scale, soft_cap, reach, key_scale, value_scale, item_ptr, tree_ptr, sum_ptr, stat_ptr, num_kv_heads,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr,
-    HAS_SOFT_CAP: tl.constexpr, HAS_SINK: tl.constexpr, HAS_TREE: tl.constexpr, CHAINED: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr, HAS_SINK: tl.constexpr, HAS_SLOPES: tl.constexpr, HAS_TREE: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     begin(CHAINED)
     # The key heads of an item run side by side: their keys are neighbours in memory.
@@ -58,20 +69,18 @@ def _decode_attention_kernel(
     context_len = tl.load(context_ptr + span)
     first_tile = tl.load(item_ptr + 4 * item + 1)
     end_tile = tl.load(item_ptr + 4 * item + 2)
-    tokens = rows // GROUP
-    heads = kv_head * GROUP + rows % GROUP
+    tokens, heads = rows // GROUP, kv_head * GROUP + rows % GROUP
+    is_row = tokens < query_len
     columns = tl.arange(0, BLOCK_DIM)
-    row_mask = (tokens < query_len)[:, None] & (columns < DIM)[None, :]
-    query_rows = (query_start + tokens) * stride_query_token + heads * stride_query_head
-    query = tl.load(query_ptr + query_rows[:, None] + columns[None, :], mask=row_mask, other=0.0)
+    query = load_queries(query_ptr, query_start, query_len, tokens, heads, columns, stride_query_token,
+                         stride_query_head, DIM)  # fmt: skip
+    slopes = load_slopes(slope_ptr, heads, is_row, HAS_SLOPES)
     query_positions = context_len - query_len.to(tl.int32) + tokens
     table_ptr += span * stride_table
     key_ptr += kv_head * stride_kv_head
     value_ptr += kv_head * stride_kv_head
 
-    accumulated = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
-    largest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_ROWS], tl.float32)
+    accumulated, largest, total = empty_softmax(BLOCK_ROWS, BLOCK_DIM)
     # The blocks of a tile are read one tile ahead, so that its keys and values can be fetched several tiles ahead.
     blocks = blocks_of(table_ptr, first_tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS), context_len, BLOCK_SIZE)
     for tile in range(first_tile, end_tile):
@@ -81,7 +90,8 @@ def _decode_attention_kernel(
         value = load_cached(value_ptr, blocks, positions, columns, context_len, stride_block, stride_token,
                             BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
         blocks = blocks_of(table_ptr, positions + BLOCK_KEYS, context_len, BLOCK_SIZE)
-        scores = score(query, key.to(query.dtype), scale * key_scale, soft_cap, HAS_SOFT_CAP)
+        scores = score(query, key.to(query.dtype), scale * key_scale, soft_cap, slopes, positions, query_positions,
+                       HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
         seen = _visible(positions, query_positions, tokens, tree_ptr, query_start, query_len, reach,
                         HAS_WINDOW, HAS_CHUNK, HAS_TREE)  # fmt: skip
         scores = tl.where(seen, scores, float("-inf"))
@@ -90,13 +100,11 @@ def _decode_attention_kernel(
     # Not before the loop, which has no register to spare.
     part = tl.load(item_ptr + 4 * item + 3).to(tl.int64)
     if part < 0:
-        store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, tokens < query_len,
+        store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, is_row,
                      columns, num_kv_heads * GROUP, value_scale, DIM, HAS_SINK)  # fmt: skip
     else:
         part_rows = (part + tokens) * (num_kv_heads * GROUP) + heads
-        tl.store(sum_ptr + part_rows[:, None] * DIM + columns[None, :], accumulated, mask=row_mask)
-        tl.store(stat_ptr + 2 * part_rows, largest, mask=tokens < query_len)
-        tl.store(stat_ptr + 2 * part_rows + 1, total, mask=tokens < query_len)
+        store_part(sum_ptr, stat_ptr, accumulated, largest, total, part_rows, is_row, columns, DIM)
 
 
 def decode_attention(call: AttentionCall, work: WorkMap) -> None:

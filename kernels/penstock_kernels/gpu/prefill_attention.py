@@ -11,17 +11,27 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.base.attention_spans import AttentionArguments
 from penstock_kernels.gpu.attention_call import AttentionCall, padded_dim
-from penstock_kernels.gpu.attention_math import blocks_of, fold, load_cached, score, store_result
+from penstock_kernels.gpu.attention_math import (
+    blocks_of,
+    empty_softmax,
+    fold,
+    load_cached,
+    load_queries,
+    load_slopes,
+    score,
+    store_result,
+)
 from penstock_kernels.gpu.tiles import Tile, prefill_tile, processor
 
 
 @triton.jit
 def _attend(
-    query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, end_tile, query_positions,
-    columns, context_len, stride_block, stride_token, scale, soft_cap, reach, DIM: tl.constexpr,
+    query, slopes, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, end_tile,
+    query_positions, columns, context_len, stride_block, stride_token, scale, soft_cap, reach, DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, MASKED: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SLOPES: tl.constexpr,
 ):  # fmt: skip
     """Fold the tiles of one phase."""
     # The blocks of a tile are read one tile ahead, so that its keys and values can be fetched several tiles ahead.
@@ -33,7 +43,8 @@ def _attend(
         value = load_cached(value_ptr, blocks, positions, columns, context_len, stride_block, stride_token,
                             BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
         blocks = blocks_of(table_ptr, positions + BLOCK_KEYS, context_len, BLOCK_SIZE)
-        scores = score(query, key.to(query.dtype), scale, soft_cap, HAS_SOFT_CAP)
+        scores = score(query, key.to(query.dtype), scale, soft_cap, slopes, positions, query_positions,
+                       HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
         if MASKED:
             seen = positions[None, :] <= query_positions[:, None]
             if HAS_WINDOW:
@@ -45,14 +56,33 @@ def _attend(
     return accumulated, largest, total
 
 
+@triton.jit
+def _phases(first_position, last_position, reach, BLOCK_KEYS: tl.constexpr, HAS_WINDOW: tl.constexpr,
+            HAS_CHUNK: tl.constexpr):  # fmt: skip
+    """The first tile of keys of each phase, and the end of the last. The positions are those of a tile's first query
+    and of its last one."""
+    end_tile = last_position // BLOCK_KEYS + 1
+    diagonal_tile = (first_position + 1) // BLOCK_KEYS
+    if HAS_WINDOW or HAS_CHUNK:
+        # What the first query of the tile sees first, and the last one.
+        if HAS_CHUNK:
+            first_seen, last_seen = first_position // reach * reach, last_position // reach * reach
+        else:
+            first_seen = tl.maximum(first_position - reach + 1, 0)
+            last_seen = tl.maximum(last_position - reach + 1, 0)
+        middle_tile = tl.minimum((last_seen + BLOCK_KEYS - 1) // BLOCK_KEYS, end_tile)
+        return first_seen // BLOCK_KEYS, middle_tile, diagonal_tile, end_tile
+    return 0, 0, diagonal_tile, end_tile
+
+
 @triton.jit(do_not_specialize_on_alignment=["query_start_ptr", "context_ptr", "tile_ptr"])
 def _prefill_attention_kernel(
-    query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, out_ptr,
+    query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, slope_ptr, out_ptr,
     stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,
     scale, soft_cap, reach, key_scale, value_scale, tile_ptr, num_kv_heads,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr,
-    HAS_SOFT_CAP: tl.constexpr, HAS_SINK: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr, HAS_SINK: tl.constexpr, HAS_SLOPES: tl.constexpr,
 ):  # fmt: skip
     # The key heads of a tile run side by side, and tiles with much work first.
     program = tl.program_id(0).to(tl.int64)
@@ -68,9 +98,9 @@ def _prefill_attention_kernel(
     tokens = rows // GROUP
     heads = kv_head * GROUP + rows % GROUP
     columns = tl.arange(0, BLOCK_DIM)
-    row_mask = (tokens < query_len)[:, None] & (columns < DIM)[None, :]
-    query_rows = (query_start + tokens).to(tl.int64) * stride_query_token + heads * stride_query_head
-    query = tl.load(query_ptr + query_rows[:, None] + columns[None, :], mask=row_mask, other=0.0)
+    query = load_queries(query_ptr, query_start, query_len, tokens, heads, columns, stride_query_token,
+                         stride_query_head, DIM)  # fmt: skip
+    slopes = load_slopes(slope_ptr, heads, tokens < query_len, HAS_SLOPES)
     first_position = context_len - query_len + first_row // GROUP
     last_token = tl.minimum((first_row + BLOCK_ROWS - 1) // GROUP, query_len - 1)
     last_position = context_len - query_len + last_token
@@ -79,47 +109,39 @@ def _prefill_attention_kernel(
     key_ptr += kv_head * stride_kv_head
     value_ptr += kv_head * stride_kv_head
 
-    end_tile = last_position // BLOCK_KEYS + 1
-    diagonal_tile = (first_position + 1) // BLOCK_KEYS
-    accumulated = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
-    largest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_ROWS], tl.float32)
-    middle_tile = 0
+    first_tile, middle_tile, diagonal_tile, end_tile = _phases(
+        first_position, last_position, reach, BLOCK_KEYS, HAS_WINDOW, HAS_CHUNK)  # fmt: skip
+    accumulated, largest, total = empty_softmax(BLOCK_ROWS, BLOCK_DIM)
     if HAS_WINDOW or HAS_CHUNK:
-        # What the first query of the tile sees first, and the last one.
-        if HAS_CHUNK:
-            first_seen, last_seen = first_position // reach * reach, last_position // reach * reach
-        else:
-            first_seen = tl.maximum(first_position - reach + 1, 0)
-            last_seen = tl.maximum(last_position - reach + 1, 0)
-        first_tile = first_seen // BLOCK_KEYS
-        middle_tile = (last_seen + BLOCK_KEYS - 1) // BLOCK_KEYS
-        middle_tile = tl.minimum(middle_tile, end_tile)
         accumulated, largest, total = _attend(
-            query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, middle_tile,
+            query, slopes, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, middle_tile,
             query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, reach,
-            DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP)  # fmt: skip
+            DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
     accumulated, largest, total = _attend(
-        query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, middle_tile, diagonal_tile,
+        query, slopes, accumulated, largest, total, key_ptr, value_ptr, table_ptr, middle_tile, diagonal_tile,
         query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, reach,
-        DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, False, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP)  # fmt: skip
+        DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, False, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
     accumulated, largest, total = _attend(
-        query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, tl.maximum(middle_tile, diagonal_tile),
-        end_tile, query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap,
-        reach, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP)  # fmt: skip
+        query, slopes, accumulated, largest, total, key_ptr, value_ptr, table_ptr,
+        tl.maximum(middle_tile, diagonal_tile), end_tile, query_positions, columns, context_len, stride_block,
+        stride_token, scale * key_scale, soft_cap, reach, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW,
+        HAS_CHUNK, HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
 
     store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, tokens < query_len,
                  columns, num_kv_heads * GROUP, value_scale, DIM, HAS_SINK)  # fmt: skip
 
 
-def tile_for(query: torch.Tensor) -> Tile:
-    """How these queries are cut."""
-    return prefill_tile(padded_dim(query), query.element_size(), processor(query.device).shared_bytes)
+def tile_for(given: AttentionArguments) -> Tile:
+    """How these queries and keys are cut."""
+    query = given.query
+    is_crowded = given.scoring.slopes is not None and given.key_cache.dtype != query.dtype
+    shared_bytes = processor(query.device).shared_bytes
+    return prefill_tile(padded_dim(query), query.element_size(), shared_bytes, is_crowded)
 
 
 def prefill_attention(call: AttentionCall, tiles: torch.Tensor) -> None:
     """Fills the rows of `call.out` that the tiles cover. tiles: [num_tiles, 2] int32 on the device, from
     `prefill_tiles` or `prefill_map`; -1 for idle ones."""
     _prefill_attention_kernel[(tiles.shape[0] * call.num_kv_heads,)](
-        *call.arguments(), tiles, call.num_kv_heads, **call.constants(tile_for(call.query))
+        *call.arguments(), tiles, call.num_kv_heads, **call.constants(tile_for(call.given))
     )

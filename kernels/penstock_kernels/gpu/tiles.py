@@ -66,8 +66,9 @@ def latent_tile(num_rows: int, element_bytes: int, shared_bytes: int) -> Tile:
     return Tile(16, 32, 4, 3)
 
 
-def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
-    """128 rows on Hopper where registers allow it; less for float32, which has none, and for little shared memory."""
+def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int, is_crowded: bool = False) -> Tile:
+    """128 rows on Hopper where registers allow it; less for float32, which has none, and for little shared memory.
+    `is_crowded`: slopes of scores, and keys that become wider, take registers, too."""
     if element_bytes == 4:
         return Tile(16, 32, 8, 1)
     if shared_bytes < SHARED_AMPERE:
@@ -78,8 +79,8 @@ def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
     if not is_hopper:
         return Tile(64, 32, 4, 3)
     # Registers allow one program of two warp groups on a multiprocessor, so more stages cost nothing. 128 keys spill
-    # with columns of 128.
-    return Tile(128, 128, 8, 3) if block_dim <= 64 else Tile(128, 64, 8, 4)
+    # with columns of 128, and, by 40 bytes, where it is crowded.
+    return Tile(128, 128, 8, 3) if block_dim <= 64 and not is_crowded else Tile(128, 64, 8, 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,16 @@ class Group:
     positions: torch.Tensor
     # [num_spans, 1, query_len, context_len], 0 or -inf; None when nothing is masked beyond plain causality.
     mask: torch.Tensor | None
+    # [num_spans, 1] on the device: how many of the positions each span has; its queries are at the last of them.
+    seen_lens: torch.Tensor
+
+    def distances(self) -> torch.Tensor:
+        """[num_spans, 1, query_len, context_len] float32: from queries back to keys, so at most 0 where these are
+        seen."""
+        device = self.seen_lens.device
+        queries = self.seen_lens - self.query_len + torch.arange(self.query_len, device=device)
+        keys = torch.arange(len(self.positions) // self.num_spans, device=device)
+        return (keys - queries.unsqueeze(2)).float().unsqueeze(1)
 
 
 def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
@@ -75,10 +85,10 @@ def _attend_group(query: torch.Tensor, arguments: AttentionArguments, group: Gro
     if group.query_len == 1 and scoring.sinks is None and scoring.slopes is None:
         # The query heads of one kv head take the place of query positions, so that keys are not copied.
         grouped = query.reshape(group.num_spans, num_kv_heads, -1, head_dim)
-        return _attend(grouped, key, value, group.mask, False, scoring).reshape(query.shape)
+        return _attend(grouped, key, value, group, False, scoring).reshape(query.shape)
     heads = query.view(group.num_spans, group.query_len, -1, head_dim).transpose(1, 2)
     causal = group.mask is None and group.query_len > 1
-    attended = _attend(heads, key, value, group.mask, causal, scoring)
+    attended = _attend(heads, key, value, group, causal, scoring)
     return attended.transpose(1, 2).reshape(query.shape).contiguous()
 
 
@@ -95,10 +105,11 @@ def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
+    group: Group,
     causal: bool,
     scoring: Scoring,
 ) -> torch.Tensor:
+    mask = group.mask
     if scoring.soft_cap is None and scoring.sinks is None and scoring.slopes is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal, scale=scoring.scale, enable_gqa=True
@@ -109,9 +120,7 @@ def _attend(
     if scoring.soft_cap is not None:
         scores = (scores / scoring.soft_cap).tanh_().mul_(scoring.soft_cap)
     if scoring.slopes is not None:
-        # Counted from the last key: what all scores of a query have in common changes no weight.
-        distances = torch.arange(1 - key.shape[2], 1, dtype=torch.float32, device=scores.device)
-        scores += scoring.slopes.view(-1, 1, 1) * distances
+        scores += scoring.slopes.view(-1, 1, 1) * group.distances()
     if causal:
         mask = _causal_mask(query.shape[2], key.shape[2], Reach(), scores.device)
     if mask is not None:
@@ -173,7 +182,7 @@ def _group(
     if spans.tree is not None:
         first = starts[members[0]]
         mask = _tree_mask(spans.tree[first : first + query_len], seen[0]).to(dtype)
-    return Group(len(members), query_len, rows, positions, mask)
+    return Group(len(members), query_len, rows, positions, mask, seen_lens)
 
 
 def _mask(

@@ -113,6 +113,11 @@ class Case:
         return torch.cat(results)
 
 
+def slopes_of(num_heads: int, device: torch.device) -> torch.Tensor:
+    """As models have them: the first heads see what is near, the last ones hardly lose anything."""
+    return 2.0 ** (torch.arange(1, num_heads + 1, device=device) * (-8.0 / num_heads))
+
+
 def check(case: Case, slack: float = 1.0, tree: torch.Tensor | None = None, **options: object) -> None:
     """The kernel and the reference, eager and, where all spans are decodes, as a graph would call it."""
     scale = case.shape.dim**-0.5

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from attention_case import Case, Shape, check
+from attention_case import Case, Shape, check, slopes_of
 from closeness import DTYPES, assert_close
 from penstock_kernels import (
     AttentionArguments,
@@ -64,13 +64,32 @@ def test_chunks(chunk: int, device: torch.device) -> None:
     check(Case(Shape(dtype=torch.float16), lens, device), chunk=chunk)
 
 
-@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (6, 2)])
-def test_slopes(num_heads: int, num_kv_heads: int, device: torch.device) -> None:
-    lens = [(1, 1), (1, 140), (1, 77), (5, 70), (33, 100)]
-    case = Case(Shape(num_heads, num_kv_heads), lens, device)
-    slopes = torch.tensor([2.0**-head for head in range(num_heads)], device=device)
-    check(case, slopes=slopes)
-    check(case, slack=4, soft_cap=20.0, slopes=slopes)
+SLOPED = [(1, 1), (1, 140), (1, 77), (5, 70), (33, 100)]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(4, 4), Shape(6, 2), Shape(3, 3, 80), Shape(71, 1)],
+    ids=lambda shape: f"{shape.num_heads}x{shape.num_kv_heads}x{shape.dim}",
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_slopes(shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+    check(Case(replace(shape, dtype=dtype), SLOPED, device), slopes=slopes_of(shape.num_heads, device))
+
+
+@pytest.mark.parametrize("options", [{"window": 50}, {"chunk": 63}, {"soft_cap": 20.0}], ids=str)
+def test_slopes_beside_other_options(options: dict[str, Any], device: torch.device) -> None:
+    slopes = slopes_of(6, device)
+    check(Case(Shape(6, 2), SLOPED, device), slack=4, slopes=slopes, **options)
+
+
+@pytest.mark.parametrize("lens", [[(1, 900), (1, 3), (4, 600)], SLOPED], ids=["parts", "prompt"])
+def test_slopes_beside_sinks_are_counted_from_the_query(
+    lens: list[tuple[int, int]], device: torch.device
+) -> None:
+    """Counted from elsewhere, scores of a query would all be larger or smaller than the sink's."""
+    sinks = torch.randn(2, device=device)
+    check(Case(Shape(2, 1), lens, device), slopes=slopes_of(2, device), sinks=sinks)
 
 
 def test_soft_cap_and_sinks(device: torch.device) -> None:
@@ -103,14 +122,17 @@ def _hidden(parents: list[int | None], token: int) -> int:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_cache_of_eight_bits(dtype: torch.dtype, device: torch.device) -> None:
+@pytest.mark.parametrize("has_slopes", [False, True], ids=["flat", "slopes"])
+def test_cache_of_eight_bits(has_slopes: bool, dtype: torch.dtype, device: torch.device) -> None:
     case = Case(Shape(dtype=dtype, cache_dtype=torch.float8_e4m3fn), [(1, 200), (3, 40), (20, 60)], device)
     caches = (case.key_cache, case.value_cache)
-    scoring = Scoring(0.25, key_scale=0.5, value_scale=2.0)
+    slopes = slopes_of(case.shape.num_heads, device) if has_slopes else None
+    scoring = Scoring(0.25, key_scale=0.5, value_scale=2.0, slopes=slopes)
+    expected = 2 * case.expected(0.125, slopes=slopes)
     found = paged_attention(case.query, *caches, case.spans(), scoring)
-    assert_close(found, 2 * case.expected(0.125), slack=2)
+    assert_close(found, expected, slack=2)
     plain = reference.paged_attention(AttentionArguments(case.query, *caches, case.spans(), scoring))
-    assert_close(plain, 2 * case.expected(0.125), slack=2)
+    assert_close(plain, expected, slack=2)
 
 
 def test_no_spans_and_empty_spans(device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attention_case import Case, Shape
+from attention_case import Case, Shape, slopes_of
 from closeness import assert_close
 from penstock_kernels import (
     AttentionArguments,
@@ -67,19 +67,24 @@ STEPS = [
 
 
 @pytest.mark.parametrize("lens", STEPS)
-@pytest.mark.parametrize("window", [None, 30])
+@pytest.mark.parametrize(("window", "has_slopes"), [(None, False), (30, False), (None, True)])
 @pytest.mark.parametrize("decode_len", [1, 8])
 def test_prompts_in_a_graph(
-    lens: list[tuple[int, int]], window: int | None, decode_len: int, device: torch.device
+    lens: list[tuple[int, int]],
+    window: int | None,
+    has_slopes: bool,
+    decode_len: int,
+    device: torch.device,
 ) -> None:
     """Beside spans that pad the step, and rows behind the last span."""
     case = Case(Shape(num_heads=6), [*lens, (0, 0), (0, 0)], device)
     scale = case.shape.dim**-0.5
-    scoring = Scoring(scale, window)
+    slopes = slopes_of(case.shape.num_heads, device) if has_slopes else None
+    scoring = Scoring(scale, window, slopes=slopes)
     padded = torch.cat((case.query, case.query.new_full((7, *case.query.shape[1:]), torch.nan)))
     spans = case.decode_spans(max_query_len=decode_len, num_prompts=4)
     arguments = AttentionArguments(padded, case.key_cache, case.value_cache, spans, scoring)
-    expected = case.expected(scale, window=window)
+    expected = case.expected(scale, window=window, slopes=slopes)
     assert_close(reference.paged_attention(arguments)[: len(expected)], expected)
     found = paged_attention(padded, case.key_cache, case.value_cache, spans, scoring)
     assert_close(found[: len(expected)], expected)
