@@ -13,12 +13,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _SOURCES = Path(__file__).parent / "penstock_kernels" / "native" / "src"
-# Compiled with OpenMP and linked without: torch brings the runtime, see native/library.py.
 _COMPILE = (
     "-O3",
     "-std=gnu11",
     "-fPIC",
-    "-fopenmp",
+    "-pthread",
     "-Wall",
     "-Wextra",
     "-Wno-psabi",
@@ -59,5 +58,5 @@ def _compile(folder: Path) -> Path:
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         list(threads.map(partial(subprocess.run, check=True), commands))
     library = folder / "_native.so"
-    subprocess.run([compiler, "-shared", *map(str, made), "-o", str(library), "-lm"], check=True)
+    subprocess.run([compiler, "-shared", "-pthread", *map(str, made), "-o", str(library), "-lm"], check=True)
     return library

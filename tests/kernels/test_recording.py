@@ -1,6 +1,5 @@
 """Recordings: the same computation on other numbers, and no recording of one that would change."""
 
-import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,9 +8,7 @@ from typing import Any
 import pytest
 import torch
 from penstock_kernels import embedding, gelu_mul, linear, rms_norm, rotate_and_store, silu_mul
-from penstock_kernels.native import recording as native_recording
 from penstock_kernels.native.recording import Arena, NotRecordable, record
-from penstock_kernels.native.recording import _Tape as Tape
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -166,37 +163,6 @@ def test_an_op_that_fails_later_gives_the_reason() -> None:
     cache_positions.fill_(8)
     with pytest.raises(IndexError, match="cache position 8 of token 0 is not in the cache"):
         recording.replay()
-
-
-@torch.inference_mode()
-def test_weights_that_no_cache_holds_are_read_by_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, small, larger = torch.randn(1, 64), torch.randn(8, 64), torch.randn(2048, 64)
-    calls: list[ctypes.Structure] = []
-
-    def threads() -> list[int]:
-        calls.clear()
-        record(lambda: (linear(x, small), linear(x, larger)), Arena()).replay()
-        return [call.num_threads for call in calls]
-
-    class Watched(Tape):  # type: ignore[no-untyped-call]
-        def add(self, op: int, call: ctypes.Structure, *rest: Any) -> None:
-            calls.append(call)
-            super().add(op, call, *rest)
-
-    monkeypatch.setattr(native_recording, "_Tape", Watched)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        assert threads() == [1, 1]
-        expected = linear(x, larger)
-        monkeypatch.setattr(native_recording, "_CACHED_BYTES", larger.nbytes)
-        assert threads() == [1, 2]
-        found = []
-        repeated = record(lambda: found.append(linear(x, larger)), Arena())
-        repeated.replay()
-        assert torch.equal(found[0], expected)
-    finally:
-        torch.set_num_threads(before)
 
 
 @torch.inference_mode()

@@ -10,7 +10,7 @@ from penstock_kernels.base.adapter_table import AdapterTable
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 # A row's work is some multiple of its inputs and outputs.
-_WORTH_THREADS = WORTH_THREADS // 16
+_WORTH_THREADS = WORTH_THREADS // 2
 
 
 class _Call(ctypes.Structure):

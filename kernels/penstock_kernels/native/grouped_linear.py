@@ -64,14 +64,13 @@ def grouped_linear(
         num_columns,
         num_rows // max(len(x), 1),
         DTYPES[x.dtype],
-        torch.get_num_threads() if output.numel() * length >= 2 * WORTH_THREADS else 1,
+        torch.get_num_threads() if output.numel() * length >= WORTH_THREADS else 1,
         max_lanes,
         is_paired,
         is_paired and linear.has_amx(),
     )
     kept = (x, groups, weight, bias, output)
-    reads = min(num_rows, num_groups) * num_columns * length * weight.element_size()
-    run("penstock_multiply_grouped", call, *kept, failure=_failure, reads=reads)
+    run("penstock_multiply_grouped", call, *kept, failure=_failure)
     return output
 
 

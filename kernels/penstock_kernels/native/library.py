@@ -9,8 +9,8 @@ from typing import Protocol
 
 import torch
 
-# Of work bound by memory: below this many numbers, to wake the other threads costs more than they save.
-WORTH_THREADS = 1 << 18
+# Numbers that are read or multiplied: below so many, to share them with other threads costs more than these save.
+WORTH_THREADS = 1 << 15
 # As in src/processor.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 # Makes the error of an op that failed.
@@ -20,12 +20,7 @@ _PATH = Path(__file__).parents[1] / "_native.so"
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The library, or None where it was not built or does not load.
-
-    Its threads are those of torch: it is not linked with an OpenMP runtime, so the loader finds the one that torch has
-    loaded. Two runtimes would each keep threads that spin while the other works.
-    """
-    assert torch.__version__, "imported first, for its OpenMP runtime"
+    """The library, or None where it was not built or does not load. Its threads are its own, see src/team.h."""
     try:
         compiled = ctypes.CDLL(str(_PATH))
     except OSError:
@@ -37,10 +32,8 @@ def library() -> ctypes.CDLL | None:
 class Tape(Protocol):
     """Records calls, see `recording`."""
 
-    def add(
-        self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure, reads: int
-    ) -> None:
-        """Record a call: the address of an op and its arguments, which point into what is kept. `reads` as in `run`."""
+    def add(self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure) -> None:
+        """Record a call: the address of an op and its arguments, which point into what is kept."""
 
 
 class _Thread(threading.local):
@@ -55,16 +48,12 @@ def address(name: str) -> int:
     return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0
 
 
-def run(
-    name: str, call: ctypes.Structure, *kept: object, failure: Failure = RuntimeError, reads: int = 0
-) -> None:
-    """Call an op of the library. `kept`: all that its arguments point to. `reads`: bytes of weights that it reads; such
-    a call has a number of threads.
-    """
+def run(name: str, call: ctypes.Structure, *kept: object, failure: Failure = RuntimeError) -> None:
+    """Call an op of the library. `kept`: all that its arguments point to."""
     compiled = library()
     assert compiled is not None, "called only where `supports` is true"
     op = getattr(compiled, name)  # an attribute is looked up once, an index every time
     if recorded.tape is not None:
-        recorded.tape.add(address(name), call, kept, failure, reads)
+        recorded.tape.add(address(name), call, kept, failure)
     if op(ctypes.byref(call)) != 0:
         raise failure()

@@ -113,13 +113,12 @@ def multiply(
         num_columns,
         x.shape[0],
         DTYPES[x.dtype],
-        torch.get_num_threads() if num_columns * x.numel() >= 2 * WORTH_THREADS else 1,
+        torch.get_num_threads() if num_columns * x.numel() >= WORTH_THREADS else 1,
         max_lanes,
         is_paired,
         None if packed is None else packed.data_ptr(),
     )
-    kept = (rows, packed, parts, weights, bias, output)
-    run("penstock_multiply", call, *kept, reads=sum(weight.nbytes for weight in weights))
+    run("penstock_multiply", call, rows, packed, parts, weights, bias, output)
     return output
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock_kernels.native.library import DTYPES, WORTH_THREADS
+from penstock_kernels.native.library import DTYPES
 
 _ATEN = torch.ops.aten
-# Copies that take the place of one op: more are left to PyTorch.
-_MOST_MOVES = 64
+# Copies that take the place of one op, and numbers of each: more are left to PyTorch.
+_MOST_MOVES, _MOST_NUMBERS = 64, 1 << 18
 
 
 class _Move(ctypes.Structure):
@@ -73,7 +73,7 @@ def _moves_of_rows(parts: list[torch.Tensor], dim: int, result: torch.Tensor) ->
 
 
 def _move(name: str, source: torch.Tensor | None, to: torch.Tensor) -> Lowered | None:
-    if not _is_plain(to) or to.numel() >= WORTH_THREADS:
+    if not _is_plain(to) or to.numel() >= _MOST_NUMBERS:
         return None
     if source is None:
         rows = _rows(to, to)

@@ -100,12 +100,12 @@ def multiply(
         DTYPES[x.dtype],
         *_codes(parts[0]),
         _SCALES[parts[0].scales.dtype],
-        torch.get_num_threads() if num_columns * x.numel() >= 2 * WORTH_THREADS else 1,
+        torch.get_num_threads() if num_columns * x.numel() >= WORTH_THREADS else 1,
         max_lanes,
         has_amx,
     )
     op = "penstock_multiply_int8" if _has_int8_inputs(parts[0]) else "penstock_multiply_quantized"
-    run(op, call, x, rows, its_parts, parts, bias, output, reads=sum(part.nbytes for part in parts))
+    run(op, call, x, rows, its_parts, parts, bias, output)
     return output
 
 

@@ -22,9 +22,6 @@ from penstock_kernels.native.lowering import lower
 _ALIGNMENT = 64
 # More than most steps need. Sizes come in any order, and the rest of a chunk that is too small for the next is lost.
 _CHUNK_BYTES = 1 << 26
-# A computation that reads more weights than this finds none of them in the caches of a processor. One thread then reads
-# at half the rate of the memory, so that for so many bytes others are worth waking: fewer than elsewhere.
-_CACHED_BYTES, _WORTH_THREADS = 1 << 25, 1 << 18
 # Ops whose result may have another shape or other numbers in the next run.
 _CHANGING = {
     torch.Tag.data_dependent_output,
@@ -79,8 +76,6 @@ class _Call:
     arguments: ctypes.Structure
     kept: tuple[object, ...]
     failure: Failure
-    # Bytes of weights.
-    reads: int = 0
 
 
 class _Calls:
@@ -138,10 +133,8 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Nothing is compiled here. PyTorch would import its compiler to say so, which takes a start some seconds."""
         return False
 
-    def add(
-        self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure, reads: int
-    ) -> None:
-        self.steps.append(_Call(op, call, kept, failure, reads))
+    def add(self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure) -> None:
+        self.steps.append(_Call(op, call, kept, failure))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -194,7 +187,6 @@ class Recording:
     """A computation, to be repeated on the numbers that its memory holds then."""
 
     def __init__(self, steps: list[_Call | _TorchCall]) -> None:
-        _read_with_all_threads([step for step in steps if isinstance(step, _Call)])
         self._parts = list(_joined(steps))
 
     def replay(self) -> None:
@@ -216,15 +208,6 @@ def record(compute: Callable[[], object], arena: Arena) -> Recording:
     finally:
         recorded.tape = None
     return Recording(tape.steps)
-
-
-def _read_with_all_threads(calls: list[_Call]) -> None:
-    """Where weights come from memory. The results are the same: threads share columns, not sums."""
-    if sum(call.reads for call in calls) <= _CACHED_BYTES:
-        return
-    for call in calls:
-        if call.reads >= _WORTH_THREADS:
-            call.arguments.num_threads = torch.get_num_threads()
 
 
 def _joined(steps: list[_Call | _TorchCall]) -> Iterator[_Calls | _TorchCall]:

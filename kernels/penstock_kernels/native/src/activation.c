@@ -1,6 +1,7 @@
 /* Gated activations: `activate(gate) * up`, where both lie side by side in a row; and gates of rows: `x * sigmoid(gate)`. */
 
 #include "processor.h"
+#include "team.h"
 
 #include <math.h>
 
@@ -35,9 +36,7 @@ typedef struct {
 #define VARIANT "activation_variant.h"
 #include "variants.h"
 
-typedef void (*Activate)(const Activation *, int64_t row);
-
-static Activate variant(int64_t len, int max_lanes) {
+static Each variant(int64_t len, int max_lanes) {
     switch (lanes_for(len, max_lanes)) {
 #if defined(__x86_64__)
     case 16: return activate_row_16;
@@ -53,15 +52,11 @@ int penstock_can_activate(int64_t len) {
 }
 
 int penstock_activate(const Activation *call) {
-    const Activate activate = variant(call->len, call->max_lanes);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t row = 0; row < call->num_rows; row++) activate(call, row);
+    for_each(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
     return 0;
 }
 
-typedef void (*ApplyGate)(const Gate *, int64_t row);
-
-static ApplyGate gate_variant(int64_t len, int max_lanes) {
+static Each gate_variant(int64_t len, int max_lanes) {
     switch (lanes_for(len, max_lanes)) {
 #if defined(__x86_64__)
     case 16: return gate_row_16;
@@ -72,8 +67,6 @@ static ApplyGate gate_variant(int64_t len, int max_lanes) {
 }
 
 int penstock_gate(const Gate *call) {
-    const ApplyGate gate = gate_variant(call->len, call->max_lanes);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t row = 0; row < call->num_rows; row++) gate(call, row);
+    for_each(call->num_threads, call->num_rows, gate_variant(call->len, call->max_lanes), call);
     return 0;
 }

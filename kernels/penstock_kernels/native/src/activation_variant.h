@@ -15,7 +15,8 @@ INLINE void NAME(activate_typed)(const Activation *call, int64_t row, const int 
     }
 }
 
-static TARGET void NAME(activate_row)(const Activation *call, int64_t row) {
+static TARGET void NAME(activate_row)(const void *job, int64_t row) {
+    const Activation *call = job;
     if (call->dtype == FLOAT32) NAME(activate_typed)(call, row, FLOAT32);
     else NAME(activate_typed)(call, row, BFLOAT16);
 }
@@ -30,7 +31,8 @@ INLINE void NAME(gate_typed)(const Gate *call, int64_t row, const int dtype) {
     }
 }
 
-static TARGET void NAME(gate_row)(const Gate *call, int64_t row) {
+static TARGET void NAME(gate_row)(const void *job, int64_t row) {
+    const Gate *call = job;
     if (call->dtype == FLOAT32) NAME(gate_typed)(call, row, FLOAT32);
     else NAME(gate_typed)(call, row, BFLOAT16);
 }

@@ -2,6 +2,7 @@
    low rank added to it. */
 
 #include "processor.h"
+#include "team.h"
 
 /* What one adapter does, as words that the caller may change between calls. Matrices are of the output's type. Mirrored
    in base/adapter_table.py. */
@@ -51,7 +52,8 @@ static void add_product(const AdaptEmbedding *call, const Entry *entry, char *ou
     }
 }
 
-static void adapt_token(const AdaptEmbedding *call, int64_t token) {
+static void adapt_token(const void *job, int64_t token) {
+    const AdaptEmbedding *call = job;
     if (call->numbers[token] < 0) return;
     const Entry *entry = call->table + call->numbers[token];
     const int64_t local = call->ids[token] - call->first;
@@ -64,7 +66,6 @@ static void adapt_token(const AdaptEmbedding *call, int64_t token) {
 }
 
 int penstock_adapt_embedding(const AdaptEmbedding *call) {
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t token = 0; token < call->num_tokens; token++) adapt_token(call, token);
+    for_each(call->num_threads, call->num_tokens, adapt_token, call);
     return 0;
 }

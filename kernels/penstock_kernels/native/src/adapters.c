@@ -1,6 +1,7 @@
 /* Adds to the outputs of a linear layer what each row's adapter adds: up (down x), two products of low rank. */
 
 #include "processor.h"
+#include "team.h"
 
 #include <stdlib.h>
 
@@ -72,11 +73,20 @@ static int adapt(const Adapt *call, AdaptRow adapt_row, int64_t row) {
     return 1;
 }
 
+typedef struct {
+    const Adapt *call;
+    AdaptRow adapt_row;
+    int *failed;
+} Rows;
+
+static void adapt_one(const void *job, int64_t row) {
+    const Rows *rows = job;
+    if (!adapt(rows->call, rows->adapt_row, row)) __atomic_store_n(rows->failed, 1, __ATOMIC_RELAXED);
+}
+
 int penstock_adapt(const Adapt *call) {
-    const AdaptRow adapt_row = variant(call->len, call->max_lanes);
     int failed = 0;
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1) schedule(dynamic, 1) \
-    reduction(| : failed)
-    for (int64_t row = 0; row < call->num_rows; row++) failed |= !adapt(call, adapt_row, row);
+    const Rows rows = {call, variant(call->len, call->max_lanes), &failed};
+    for_each(call->num_threads, call->num_rows, adapt_one, &rows);
     return failed;
 }

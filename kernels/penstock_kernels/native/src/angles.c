@@ -1,5 +1,7 @@
 /* Cosines and sines of positions, as rotary embedding takes them. */
 
+#include "team.h"
+
 #include <math.h>
 #include <stdint.h>
 
@@ -15,7 +17,8 @@ typedef struct {
     float amplitude; /* what all are multiplied by */
 } Angles;
 
-static void angles_of(const Angles *call, int64_t token) {
+static void angles_of(const void *job, int64_t token) {
+    const Angles *call = job;
     const int64_t half = call->half, begin = token * 2 * half;
     const float position = (float)call->positions[token];
     for (int64_t d = 0; d < half; d++) {
@@ -28,7 +31,6 @@ static void angles_of(const Angles *call, int64_t token) {
 }
 
 int penstock_angles(const Angles *call) {
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t token = 0; token < call->num_tokens; token++) angles_of(call, token);
+    for_each(call->num_threads, call->num_tokens, angles_of, call);
     return 0;
 }

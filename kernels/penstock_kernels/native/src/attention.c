@@ -5,6 +5,7 @@
 
 #include "attention.h"
 #include "processor.h"
+#include "team.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -72,7 +73,7 @@ static int64_t share(const Attention *call, int64_t count) {
 static _Thread_local Scratch scratch;
 
 /* Below so many numbers of keys, counted once per query, to wake the other threads costs more than they save. */
-enum { WORTH_THREADS = 1 << 17 };
+enum { WORTH_THREADS = 1 << 15 };
 
 static int is_worth_threads(const Attention *call) {
     int64_t positions = 0;
@@ -80,29 +81,32 @@ static int is_worth_threads(const Attention *call) {
     return positions * call->num_kv_heads * call->head_dim >= WORTH_THREADS;
 }
 
+/* The pieces of a call, and what computes one. */
+typedef struct {
+    const Attention *call;
+    const int64_t *ends;
+    Attend attend;
+} Pieces;
+
+static void attend_pieces(const void *job, int64_t from, int64_t until) {
+    const Pieces *all = job;
+    Work work = piece(all->call, all->ends, from, 0);
+    while (++from < until) {
+        const Work following = piece(all->call, all->ends, from, work.span);
+        all->attend(&work, &following, &scratch);
+        work = following;
+    }
+    all->attend(&work, NULL, &scratch);
+}
+
 /* 0, or -1 when there is no memory for it. */
 int penstock_attend(const Attention *call) {
-    const Attend attend = variant(call->head_dim, call->value_dim, call->max_lanes);
     int64_t *ends = malloc(sizeof *ends * (call->num_spans + 1));
-    if (attend == NULL || ends == NULL) return free(ends), -1;
+    const Pieces all = {call, ends, variant(call->head_dim, call->value_dim, call->max_lanes)};
+    if (all.attend == NULL || ends == NULL) return free(ends), -1;
     count_work(call, ends);
     const int64_t count = call->num_spans ? ends[call->num_spans - 1] : 0;
-    const int64_t at_once = share(call, count);
-    int64_t next = 0;
-#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && count > 1 && is_worth_threads(call))
-    {
-        int64_t number;
-        while ((number = __atomic_fetch_add(&next, at_once, __ATOMIC_RELAXED)) < count) {
-            const int64_t end = number + at_once < count ? number + at_once : count;
-            Work work = piece(call, ends, number, 0);
-            while (++number < end) {
-                const Work following = piece(call, ends, number, work.span);
-                attend(&work, &following, &scratch);
-                work = following;
-            }
-            attend(&work, NULL, &scratch);
-        }
-    }
+    share_out(is_worth_threads(call) ? call->num_threads : 1, count, share(call, count), attend_pieces, &all);
     free(ends);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* A short convolution over the tokens of each sequence, every channel by itself; its last inputs are kept as a state. */
 
 #include "recurrent.h"
+#include "team.h"
 
 enum { MAX_WIDTH = 8, CHANNELS = 64 };
 
@@ -42,12 +43,21 @@ int penstock_can_convolve(int32_t num_channels, int32_t width) {
     return variant(num_channels, width, 0) != 0;
 }
 
+typedef struct {
+    const CausalConv *call;
+    Convolve convolve;
+} Channels;
+
+static void convolve_channels(const void *job, int64_t number) {
+    const CausalConv *call = ((const Channels *)job)->call;
+    const int from = (int)number * CHANNELS, until = from + CHANNELS;
+    ((const Channels *)job)->convolve(call, from, until < call->num_channels ? until : call->num_channels);
+}
+
 /* -1 when a span has no row of the state: then nothing is written. */
 int penstock_convolve(const CausalConv *call) {
     if (!are_rows(&call->spans)) return -1;
-    const Convolve convolve = variant(call->num_channels, call->width, call->max_lanes);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int from = 0; from < call->num_channels; from += CHANNELS)
-        convolve(call, from, from + CHANNELS < call->num_channels ? from + CHANNELS : call->num_channels);
+    const Channels all = {call, variant(call->num_channels, call->width, call->max_lanes)};
+    for_each(call->num_threads, (call->num_channels + CHANNELS - 1) / CHANNELS, convolve_channels, &all);
     return 0;
 }

@@ -2,6 +2,7 @@
 
 #include "bitmask.h"
 #include "scores.h"
+#include "team.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -83,10 +84,20 @@ static int draw_masked(const Choose *call, int64_t number) {
     return failed;
 }
 
+typedef struct {
+    const Choose *call;
+    int *failed;
+} Masked;
+
+static void draw_each(const void *job, int64_t number) {
+    const Masked *masked = job;
+    if (draw_masked(masked->call, number)) __atomic_store_n(masked->failed, 1, __ATOMIC_RELAXED);
+}
+
 static int draw_all_masked(const Choose *call) {
     int failed = 0;
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1 && call->num_masks > 1) reduction(| : failed)
-    for (int64_t number = 0; number < call->num_masks; number++) failed |= draw_masked(call, number) != 0;
+    const Masked masked = {call, &failed};
+    for_each(call->num_threads, call->num_masks, draw_each, &masked);
     return -failed;
 }
 

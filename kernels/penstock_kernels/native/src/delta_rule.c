@@ -2,6 +2,7 @@
    so that some of them stay in the first cache for many tokens. A token has the same bits whatever else is computed. */
 
 #include "recurrent.h"
+#include "team.h"
 
 enum { MAX_KEY_DIM = 256, TOKENS = 32 };
 
@@ -62,19 +63,26 @@ int penstock_can_correct(int32_t key_dim, int32_t value_dim) {
     return variant(key_dim, value_dim, 0) != 0;
 }
 
+/* One head of each sequence is a piece of work. */
+typedef struct {
+    const DeltaRule *call;
+    Correct correct;
+} Heads;
+
+static void correct_head(const void *job, int64_t item) {
+    const DeltaRule *call = ((const Heads *)job)->call;
+    const int64_t first = item / call->num_heads, head = item % call->num_heads;
+    const int64_t size = (int64_t)call->key_dim * call->value_dim;
+    for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
+        ((const Heads *)job)->correct(call, span, (int)head);
+        keep_part(&call->spans, span, call->state, call->num_heads * size, head * size, size);
+    }
+}
+
 /* -1 when a span has no row of the state: then nothing is written. */
 int penstock_correct(const DeltaRule *call) {
     if (!are_rows(&call->spans)) return -1;
-    const Correct correct = variant(call->key_dim, call->value_dim, call->max_lanes);
-    const int64_t count = call->spans.num_spans * call->num_heads;
-    const int64_t size = (int64_t)call->key_dim * call->value_dim;
-#pragma omp parallel for schedule(dynamic) num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t item = 0; item < count; item++) {
-        const int64_t first = item / call->num_heads, head = item % call->num_heads;
-        for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
-            correct(call, span, (int)head);
-            keep_part(&call->spans, span, call->state, call->num_heads * size, head * size, size);
-        }
-    }
+    const Heads all = {call, variant(call->key_dim, call->value_dim, call->max_lanes)};
+    for_each(call->num_threads, call->spans.num_spans * call->num_heads, correct_head, &all);
     return 0;
 }

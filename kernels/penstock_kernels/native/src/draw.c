@@ -5,6 +5,7 @@
 
 #include "peak.h"
 #include "scores.h"
+#include "team.h"
 
 #include <float.h>
 #include <stdlib.h>
@@ -107,20 +108,31 @@ static DrawRow variant(int max_lanes) {
     }
 }
 
-int penstock_draw_missing(const Draw *call) {
-    const DrawRow draw_row = variant(call->max_lanes);
-    const int64_t room = (call->len + 15) / 16 * 16;
-    int failed = 0;
-#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1) reduction(| : failed)
-    {
-        float *memory = malloc(4 * room * sizeof *memory);
-        failed = memory == NULL;
-        const Candidates all = {memory, memory + room, memory + 2 * room, (int32_t *)(memory + 3 * room), 0};
-#pragma omp for
-        for (int64_t row = 0; row < call->num_rows; row++)
-            if (memory) draw_row(call, row, all);
-        free(memory);
+typedef struct {
+    const Draw *call;
+    DrawRow draw_row;
+    int *failed;
+} Rows;
+
+/* In the same memory, one after the other. */
+static void draw_rows(const void *job, int64_t from, int64_t until) {
+    const Rows *rows = job;
+    const int64_t room = (rows->call->len + 15) / 16 * 16;
+    float *memory = malloc(4 * room * sizeof *memory);
+    if (!memory) {
+        __atomic_store_n(rows->failed, 1, __ATOMIC_RELAXED);
+        return;
     }
+    const Candidates all = {memory, memory + room, memory + 2 * room, (int32_t *)(memory + 3 * room), 0};
+    for (int64_t row = from; row < until; row++) rows->draw_row(rows->call, row, all);
+    free(memory);
+}
+
+int penstock_draw_missing(const Draw *call) {
+    int failed = 0;
+    const Rows rows = {call, variant(call->max_lanes), &failed};
+    const int64_t each = (call->num_rows + call->num_threads - 1) / call->num_threads;
+    share_out(call->num_threads, call->num_rows, (each + 3) / 4, draw_rows, &rows);
     return -failed;
 }
 

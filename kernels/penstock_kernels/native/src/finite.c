@@ -1,5 +1,7 @@
 /* Whether all numbers are finite: those that are not have the greatest exponent, whatever their sign. */
 
+#include "team.h"
+
 #include <stdint.h>
 
 /* Numbers that a thread takes at a time. */
@@ -41,18 +43,29 @@ ALSO_AVX2 static uint32_t largest_of_4_bytes(const uint32_t *x, int64_t count) {
     return largest;
 }
 
+typedef struct {
+    const Finite *call;
+    int *is_finite;
+} Numbers;
+
+static int64_t shares_of_row(const Finite *call) {
+    return (call->len + SHARE - 1) / SHARE;
+}
+
+static void check_share(const void *job, int64_t number) {
+    const Finite *call = ((const Numbers *)job)->call;
+    const int64_t row = number / shares_of_row(call), begin = number % shares_of_row(call) * SHARE;
+    const int64_t rest = call->len - begin, count = rest < SHARE ? rest : SHARE;
+    const char *x = call->x + (row * call->stride + begin) * call->size;
+    const uint32_t largest = call->size == 2 ? largest_of_2_bytes((const uint16_t *)x, count)
+                                             : largest_of_4_bytes((const uint32_t *)x, count);
+    if (largest >= call->infinity) __atomic_store_n(((const Numbers *)job)->is_finite, 0, __ATOMIC_RELAXED);
+}
+
 int penstock_check_finite(Finite *call) {
-    const int64_t num_shares = (call->len + SHARE - 1) / SHARE;
     int is_finite = 1;
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1) reduction(&& : is_finite)
-    for (int64_t number = 0; number < call->num_rows * num_shares; number++) {
-        const int64_t begin = number % num_shares * SHARE, rest = call->len - begin;
-        const int64_t count = rest < SHARE ? rest : SHARE;
-        const char *x = call->x + (number / num_shares * call->stride + begin) * call->size;
-        const uint32_t largest = call->size == 2 ? largest_of_2_bytes((const uint16_t *)x, count)
-                                                 : largest_of_4_bytes((const uint32_t *)x, count);
-        is_finite = is_finite && largest < call->infinity;
-    }
+    const Numbers numbers = {call, &is_finite};
+    for_each(call->num_threads, call->num_rows * shares_of_row(call), check_share, &numbers);
     call->is_finite = is_finite;
     return 0;
 }

@@ -1,6 +1,7 @@
 /* Groups of numbers divided by their root mean square, and a gate before or behind that, or a gate alone. */
 
 #include "processor.h"
+#include "team.h"
 
 #include <math.h>
 
@@ -26,9 +27,7 @@ typedef struct {
 #define VARIANT "gated_norm_variant.h"
 #include "variants.h"
 
-typedef void (*NormGated)(const GatedNorm *, int64_t row);
-
-static NormGated variant(int len, int max_lanes) {
+static Each variant(int len, int max_lanes) {
     switch (lanes_for(len, max_lanes)) {
 #if defined(__x86_64__)
     case 16: return norm_gated_16;
@@ -44,8 +43,6 @@ int penstock_can_norm_gated(int32_t len) {
 }
 
 int penstock_norm_gated(const GatedNorm *call) {
-    const NormGated norm_gated = variant(call->len, call->max_lanes);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t row = 0; row < call->num_rows; row++) norm_gated(call, row);
+    for_each(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
     return 0;
 }

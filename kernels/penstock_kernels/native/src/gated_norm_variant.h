@@ -38,7 +38,8 @@ INLINE void NAME(norm_gated_typed)(const GatedNorm *call, int64_t row, const int
     }
 }
 
-static TARGET void NAME(norm_gated)(const GatedNorm *call, int64_t row) {
+static TARGET void NAME(norm_gated)(const void *job, int64_t row) {
+    const GatedNorm *call = job;
     if (call->dtype == FLOAT32) NAME(norm_gated_typed)(call, row, FLOAT32);
     else NAME(norm_gated_typed)(call, row, BFLOAT16);
 }

@@ -3,6 +3,7 @@
 
 #include "linear.h"
 #include "processor.h"
+#include "team.h"
 
 #include <stdlib.h>
 
@@ -38,6 +39,7 @@ typedef struct {
     char *rows;
     char *packed; /* rows in tiles, of each group the whole ones */
     char *results;
+    const Grouped *call;
     int64_t num_calls;
     int64_t num_packed; /* rows */
 } Work;
@@ -105,7 +107,9 @@ static int sort_rows(const Grouped *call, Work *work) {
 }
 
 /* A row as it is multiplied. */
-static void gather(const Grouped *call, const Work *work, int64_t place) {
+static void gather(const void *job, int64_t place) {
+    const Work *work = job;
+    const Grouped *call = work->call;
     const int64_t from = work->order[place] / call->repeats * call->x_stride, size = number_size(call->dtype);
     const char *x = (const char *)call->x + from * size;
     if (call->is_paired || call->dtype == FLOAT32) {
@@ -116,7 +120,9 @@ static void gather(const Grouped *call, const Work *work, int64_t place) {
     for (int64_t d = 0; d < call->len; d++) row[d] = from_bfloat16(((const uint16_t *)x)[d]);
 }
 
-static void scatter(const Grouped *call, const Work *work, int64_t place) {
+static void scatter(const void *job, int64_t place) {
+    const Work *work = job;
+    const Grouped *call = work->call;
     const int64_t each = number_size(call->dtype), size = call->num_columns * each;
     char *output = (char *)call->output + work->order[place] * call->output_stride * each;
     memcpy(output, work->results + place * size, size);
@@ -153,19 +159,18 @@ static void add_group(const Grouped *call, Work *work, int64_t group) {
 /* 1: no memory; 2: a row is of no group. */
 int penstock_multiply_grouped(const Grouped *call) {
     enum { WORTH_THREADS = 1 << 16 }; /* to move so many numbers */
-    Work work = {0};
+    Work work = {.call = call};
     int failure = !allocate(call, &work);
     if (!failure && !sort_rows(call, &work)) failure = 2;
     const int64_t num_here = failure ? 0 : work.starts[call->num_groups];
-    const int moves_many = call->num_threads > 1 && num_here * (call->len + call->num_columns) >= WORTH_THREADS;
+    const int moves_many = num_here * (call->len + call->num_columns) >= WORTH_THREADS;
+    const int num_threads = moves_many ? call->num_threads : 1;
     if (num_here) {
-#pragma omp parallel for num_threads(call->num_threads) if (moves_many)
-        for (int64_t place = 0; place < num_here; place++) gather(call, &work, place);
+        for_each(num_threads, num_here, gather, &work);
         for (int64_t group = 0; group < call->num_groups; group++)
             if (work.starts[group + 1] > work.starts[group]) add_group(call, &work, group);
         multiply_all(work.calls, work.num_calls);
-#pragma omp parallel for num_threads(call->num_threads) if (moves_many)
-        for (int64_t place = 0; place < num_here; place++) scatter(call, &work, place);
+        for_each(num_threads, num_here, scatter, &work);
     }
     release(&work);
     return failure;

@@ -1,6 +1,7 @@
 /* Between the projections and attention over latents: the norm of a token's latent, rotation, and the write to the cache. */
 
 #include "processor.h"
+#include "team.h"
 
 #include <math.h>
 
@@ -33,10 +34,8 @@ typedef struct {
 #define VARIANT "latents_variant.h"
 #include "variants.h"
 
-typedef void (*Store)(const Latents *, int64_t token);
-
 /* Latents and halves of what is rotated must fill vectors. */
-static Store variant(int rank, int rope_dim, int max_lanes) {
+static Each variant(int rank, int rope_dim, int max_lanes) {
     if (rank > MAX_RANK || rope_dim > MAX_RANK) return 0;
     switch (lanes_for(rank | rope_dim / 2, max_lanes)) {
 #if defined(__x86_64__)
@@ -56,8 +55,6 @@ int penstock_can_store_latents(int32_t rank, int32_t rope_dim) {
 int penstock_store_latents(const Latents *call) {
     for (int64_t token = 0; token < call->num_tokens; token++)
         if (call->cache_positions[token] < 0 || call->cache_positions[token] >= call->num_cache_positions) return -1;
-    const Store store = variant(call->rank, call->rope_dim, call->max_lanes);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t token = 0; token < call->num_tokens; token++) store(call, token);
+    for_each(call->num_threads, call->num_tokens, variant(call->rank, call->rope_dim, call->max_lanes), call);
     return 0;
 }

@@ -23,7 +23,8 @@ INLINE void NAME(store_typed)(const Latents *call, int64_t token, const int dtyp
     }
 }
 
-static TARGET void NAME(store_token)(const Latents *call, int64_t token) {
+static TARGET void NAME(store_token)(const void *job, int64_t token) {
+    const Latents *call = job;
     if (call->dtype == FLOAT32) NAME(store_typed)(call, token, FLOAT32);
     else NAME(store_typed)(call, token, BFLOAT16);
 }

@@ -2,6 +2,7 @@
 
 #include "linear.h"
 #include "processor.h"
+#include "team.h"
 
 #include <math.h>
 
@@ -108,31 +109,45 @@ static const Part *next_part(const Linear *calls, int64_t num_calls, int64_t *nu
     return 0;
 }
 
-void multiply_all(const Linear *calls, int64_t num_calls) {
-    const Multiply multiply = variant(calls);
-    int64_t next = 0;
-#pragma omp parallel num_threads(calls->num_threads) if (calls->num_threads > 1)
-    {
+/* All calls, and what multiplies them. */
+typedef struct {
+    const Linear *calls;
+    int64_t num_calls;
+    Multiply multiply;
+} Products;
+
+static void multiply_share(const void *job, int64_t number) {
+    const Products *all = job;
+    const Linear *call = all->calls;
+    const Part *part = next_part(all->calls, all->num_calls, &number, &call);
+    const int64_t from = number * share_of(call), until = from + share_of(call);
+    all->multiply(call, part, from, until < part->num_columns ? until : part->num_columns);
+}
+
+static int64_t count_shares(const Linear *calls, int64_t num_calls) {
+    int64_t count = 0;
+    for (const Linear *call = calls; call < calls + num_calls; call++)
+        for (const Part *part = call->parts; part < call->parts + call->num_parts; part++)
+            count += (part->num_columns + share_of(call) - 1) / share_of(call);
+    return count;
+}
+
 #ifdef WITH_AMX
-        for (const Linear *call = calls; call < calls + num_calls && call->packed; call++) {
-#pragma omp for nowait
-            for (int64_t tile = 0; tile < num_row_tiles(call); tile++) pack_row_tile(call, tile);
-        }
-#pragma omp barrier
+static void pack_tile(const void *job, int64_t tile) {
+    pack_row_tile(job, tile);
+}
 #endif
-        const Part *part;
-        const Linear *call;
-        int64_t number;
-        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = next_part(calls, num_calls, &number, &call))) {
-            const int64_t from = number * share_of(call), until = from + share_of(call);
-            multiply(call, part, from, until < part->num_columns ? until : part->num_columns);
-        }
-    }
+
+void multiply_all(const Linear *calls, int64_t num_calls) {
+    const Products all = {calls, num_calls, variant(calls)};
+#ifdef WITH_AMX
+    for (const Linear *call = calls; call < calls + num_calls && call->packed; call++)
+        for_each(call->num_threads, num_row_tiles(call), pack_tile, call);
+#endif
+    for_each(calls->num_threads, count_shares(calls, num_calls), multiply_share, &all);
 }
 
 int penstock_multiply(const Linear *call) {
-    Linear alone = *call;
-    if (call->num_columns <= share_of(call)) alone.num_threads = 1;
-    multiply_all(&alone, 1);
+    multiply_all(call, 1);
     return 0;
 }

@@ -2,6 +2,7 @@
 
 #include "peak.h"
 #include "scores.h"
+#include "team.h"
 
 /* The most likely tokens so far, best first. */
 typedef struct {
@@ -31,9 +32,7 @@ static inline void add_to_top(Top *top, float x, int64_t id) {
 #define VARIANT "logprobs_variant.h"
 #include "variants.h"
 
-typedef void (*RowOp)(const Logprobs *, int64_t row);
-
-static RowOp variant(int max_lanes, const RowOp of_lanes[3]) {
+static Each variant(int max_lanes, const Each of_lanes[3]) {
     switch (widest_lanes(max_lanes)) {
     case 16: return of_lanes[2];
     case 8: return of_lanes[1];
@@ -42,15 +41,10 @@ static RowOp variant(int max_lanes, const RowOp of_lanes[3]) {
 }
 
 #if defined(__x86_64__)
-#define VARIANTS(op) ((const RowOp[]){op##_4, op##_8, op##_16})
+#define VARIANTS(op) ((const Each[]){op##_4, op##_8, op##_16})
 #else
-#define VARIANTS(op) ((const RowOp[]){op##_4, op##_4, op##_4})
+#define VARIANTS(op) ((const Each[]){op##_4, op##_4, op##_4})
 #endif
-
-static void for_each_row(const Logprobs *call, RowOp op) {
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t row = 0; row < call->num_rows; row++) op(call, row);
-}
 
 static int are_known(const Logprobs *call) {
     int64_t row = 0;
@@ -59,7 +53,7 @@ static int are_known(const Logprobs *call) {
 }
 
 void penstock_logprobs_with_missing(const Logprobs *call) {
-    for_each_row(call, variant(call->max_lanes, VARIANTS(score_row)));
+    for_each(call->num_threads, call->num_rows, variant(call->max_lanes, VARIANTS(score_row)), call);
 }
 
 /* 0; or -1, with nothing written, when a token id is outside the vocabulary. */
@@ -72,6 +66,6 @@ int penstock_logprobs(const Logprobs *call) {
 
 /* Of a call the most likely tokens only: one read of a row. */
 int penstock_most_likely(const Logprobs *call) {
-    for_each_row(call, variant(call->max_lanes, VARIANTS(choose_most_likely)));
+    for_each(call->num_threads, call->num_rows, variant(call->max_lanes, VARIANTS(choose_most_likely)), call);
     return 0;
 }

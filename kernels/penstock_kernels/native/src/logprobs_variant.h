@@ -27,7 +27,8 @@ INLINE void NAME(find_top)(const float *row, int64_t len, Top *top) {
     }
 }
 
-static TARGET void NAME(score_row)(const Logprobs *call, int64_t row) {
+static TARGET void NAME(score_row)(const void *job, int64_t row) {
+    const Logprobs *call = job;
     const float *logits = call->logits + row * call->stride;
     const Peak peak = NAME(find_peak)(logits, call->len);
     const float normalizer = NAME(normalizer)(logits, call->len, peak.largest);
@@ -40,6 +41,7 @@ static TARGET void NAME(score_row)(const Logprobs *call, int64_t row) {
     for (int64_t i = 0; i < call->num_top; i++) top.values[i] -= normalizer;
 }
 
-static TARGET void NAME(choose_most_likely)(const Logprobs *call, int64_t row) {
+static TARGET void NAME(choose_most_likely)(const void *job, int64_t row) {
+    const Logprobs *call = job;
     call->token_ids[row] = NAME(find_peak)(call->logits + row * call->stride, call->len).at;
 }

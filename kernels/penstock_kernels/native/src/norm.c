@@ -1,6 +1,7 @@
 /* Rows divided by their root mean square, after the addition of a residual: one read of each, in 32-bit arithmetic. */
 
 #include "processor.h"
+#include "team.h"
 
 #include <math.h>
 
@@ -23,9 +24,7 @@ typedef struct {
 #define VARIANT "norm_variant.h"
 #include "variants.h"
 
-typedef void (*NormRow)(const Norm *, int64_t row);
-
-static NormRow variant(int64_t len, int max_lanes) {
+static Each variant(int64_t len, int max_lanes) {
     switch (lanes_for(len, max_lanes)) {
 #if defined(__x86_64__)
     case 16: return norm_row_16;
@@ -41,8 +40,6 @@ int penstock_can_norm(int64_t len) {
 }
 
 int penstock_norm(const Norm *call) {
-    const NormRow norm_row = variant(call->len, call->max_lanes);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t row = 0; row < call->num_rows; row++) norm_row(call, row);
+    for_each(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
     return 0;
 }

@@ -37,7 +37,8 @@ INLINE void NAME(norm_typed)(const Norm *call, int64_t row, const int dtype) {
     }
 }
 
-static TARGET void NAME(norm_row)(const Norm *call, int64_t row) {
+static TARGET void NAME(norm_row)(const void *job, int64_t row) {
+    const Norm *call = job;
     if (call->dtype == FLOAT32) NAME(norm_typed)(call, row, FLOAT32);
     else NAME(norm_typed)(call, row, BFLOAT16);
 }

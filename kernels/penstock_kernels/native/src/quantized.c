@@ -5,6 +5,7 @@
 
 #include "amx.h"
 #include "quantized.h"
+#include "team.h"
 
 /* Rows that share expanded weights, and inputs that are expanded at once. */
 enum { TILE = 64, CHUNK = 512 };
@@ -93,24 +94,32 @@ static Variant variant(const Quantized *call) {
     }
 }
 
+typedef struct {
+    const Quantized *call;
+    Variant with;
+} Product;
+
+static void prepare_row(const void *job, int64_t row) {
+    const Product *product = job;
+    product->with.prepare(product->call, (int)row);
+}
+
+static void pack_one(const void *job, int64_t number) {
+    const Product *product = job;
+    product->with.pack(product->call, (int)number);
+}
+
+static void multiply_share(const void *job, int64_t number) {
+    const Product *product = job;
+    const Part *part = part_of(product->call, &number);
+    const int64_t from = number * SHARE, until = from + SHARE;
+    product->with.multiply(product->call, part, from, until < part->num_columns ? until : part->num_columns);
+}
+
 int penstock_multiply_quantized(const Quantized *call) {
-    const Variant with = variant(call);
-    int64_t next = 0;
-#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1)
-    {
-#pragma omp for
-        for (int row = 0; row < call->num_rows; row++) with.prepare(call, row);
-        if (with.pack) {
-#pragma omp for
-            for (int number = 0; number < (call->num_rows + SIDE - 1) / SIDE; number++) with.pack(call, number);
-        }
-        const Part *part;
-        int64_t number;
-        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = part_of(call, &number))) {
-            const int64_t from = number * SHARE;
-            const int64_t until = from + SHARE < part->num_columns ? from + SHARE : part->num_columns;
-            with.multiply(call, part, from, until);
-        }
-    }
+    const Product product = {call, variant(call)};
+    for_each(call->num_threads, call->num_rows, prepare_row, &product);
+    if (product.with.pack) for_each(call->num_threads, (call->num_rows + SIDE - 1) / SIDE, pack_one, &product);
+    for_each(call->num_threads, count_shares(call), multiply_share, &product);
     return 0;
 }

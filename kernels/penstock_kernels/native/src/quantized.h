@@ -147,6 +147,13 @@ static inline int32_t code_at(const Quantized *call, const uint8_t *codes, int64
     return two >> bit % 8 & ((1 << call->bits) - 1);
 }
 
+static inline int64_t count_shares(const Quantized *call) {
+    int64_t count = 0;
+    for (const Part *part = call->parts; part < call->parts + call->num_parts; part++)
+        count += (part->num_columns + SHARE - 1) / SHARE;
+    return count;
+}
+
 /* The part of a share of columns; `number` becomes that of the share in the part. */
 static inline const Part *part_of(const Quantized *call, int64_t *number) {
     for (const Part *part = call->parts; part < call->parts + call->num_parts; part++) {

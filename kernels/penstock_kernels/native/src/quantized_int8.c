@@ -5,6 +5,7 @@
    order: all variants add the same numbers in the same order, so that it has the same bits on every processor. */
 
 #include "quantized.h"
+#include "team.h"
 
 #include <float.h>
 #include <math.h>
@@ -98,22 +99,27 @@ static Variant variant(const Quantized *call) {
     return (Variant){prepare_4, multiply_4};
 }
 
+typedef struct {
+    const Quantized *call;
+    Variant with;
+} Product;
+
+static void prepare_row(const void *job, int64_t row) {
+    const Product *product = job;
+    if (row < product->call->num_rows) product->with.prepare(product->call, (int)row);
+    else prepare_groups(product->call);
+}
+
+static void multiply_share(const void *job, int64_t number) {
+    const Product *product = job;
+    const Part *part = part_of(product->call, &number);
+    const int64_t from = number * SHARE;
+    product->with.multiply(product->call, part, from, least(from + SHARE, part->num_columns));
+}
+
 int penstock_multiply_int8(const Quantized *call) {
-    const Variant with = variant(call);
-    int64_t next = 0;
-#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1)
-    {
-#pragma omp for
-        for (int row = 0; row <= call->num_rows; row++) {
-            if (row < call->num_rows) with.prepare(call, row);
-            else prepare_groups(call);
-        }
-        const Part *part;
-        int64_t number;
-        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = part_of(call, &number))) {
-            const int64_t from = number * SHARE;
-            with.multiply(call, part, from, least(from + SHARE, part->num_columns));
-        }
-    }
+    const Product product = {call, variant(call)};
+    for_each(call->num_threads, call->num_rows + 1, prepare_row, &product);
+    for_each(call->num_threads, count_shares(call), multiply_share, &product);
     return 0;
 }

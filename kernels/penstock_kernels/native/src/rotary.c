@@ -1,6 +1,7 @@
 /* Between the projection and attention: norm and rotation of heads, and the write of keys and values to the cache. */
 
 #include "processor.h"
+#include "team.h"
 
 #include <math.h>
 
@@ -34,10 +35,8 @@ typedef struct {
 #define VARIANT "rotary_variant.h"
 #include "variants.h"
 
-typedef void (*Rotate)(const Rotation *, int64_t token);
-
 /* Halves of what is rotated and whole heads must fill vectors. */
-static Rotate variant(int dim, int rotary_dim, int max_lanes) {
+static Each variant(int dim, int rotary_dim, int max_lanes) {
     if (dim > MAX_DIM) return 0;
     switch (lanes_for(dim | rotary_dim / 2, max_lanes)) {
 #if defined(__x86_64__)
@@ -57,8 +56,6 @@ int penstock_can_rotate(int32_t dim, int32_t rotary_dim) {
 int penstock_rotate(const Rotation *call) {
     for (int64_t token = 0; token < call->num_tokens; token++)
         if (call->cache_positions[token] < 0 || call->cache_positions[token] >= call->num_cache_positions) return -1;
-    const Rotate rotate = variant(call->dim, call->rotary_dim, call->max_lanes);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t token = 0; token < call->num_tokens; token++) rotate(call, token);
+    for_each(call->num_threads, call->num_tokens, variant(call->dim, call->rotary_dim, call->max_lanes), call);
     return 0;
 }

@@ -31,7 +31,8 @@ INLINE void NAME(rotate_typed)(const Rotation *call, int64_t token, const int dt
         );
 }
 
-static TARGET void NAME(rotate_token)(const Rotation *call, int64_t token) {
+static TARGET void NAME(rotate_token)(const void *job, int64_t token) {
+    const Rotation *call = job;
     if (call->dtype == FLOAT32) NAME(rotate_typed)(call, token, FLOAT32);
     else NAME(rotate_typed)(call, token, BFLOAT16);
 }

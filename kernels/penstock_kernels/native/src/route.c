@@ -1,6 +1,7 @@
 /* The choice of experts for every token, and the weighted sum of what they make of it. */
 
 #include "processor.h"
+#include "team.h"
 
 #include <math.h>
 
@@ -114,7 +115,8 @@ int penstock_route(const Route *call) {
     return 0;
 }
 
-static void sum_row(const Sum *call, int64_t row) {
+static void sum_row(const void *job, int64_t row) {
+    const Sum *call = job;
     const float *weights = call->weights + row * call->num_choices;
     for (int64_t d = 0; d < call->len; d++) {
         float sum = 0.0f;
@@ -126,7 +128,6 @@ static void sum_row(const Sum *call, int64_t row) {
 }
 
 int penstock_sum_choices(const Sum *call) {
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t row = 0; row < call->num_rows; row++) sum_row(call, row);
+    for_each(call->num_threads, call->num_rows, sum_row, call);
     return 0;
 }

@@ -2,6 +2,7 @@
    in the first cache for many tokens. A token has the same bits whatever else is computed. */
 
 #include "recurrent.h"
+#include "team.h"
 
 /* One call. Strides count numbers. Mirrored field by field in selective_scan.py. */
 typedef struct {
@@ -49,20 +50,30 @@ int penstock_can_select(int32_t num_channels, int32_t state_size) {
     return variant(num_channels, state_size, 0) != 0;
 }
 
+/* Some channels of each sequence are a piece of work. */
+typedef struct {
+    const Selective *call;
+    Select select;
+    int parts;
+} Channels;
+
+static void select_channels(const void *job, int64_t item) {
+    const Channels *all = job;
+    const Selective *call = all->call;
+    const int from = (int)(item % all->parts) * SELECTED;
+    const int until = from + SELECTED < call->num_channels ? from + SELECTED : call->num_channels;
+    const int64_t first = item / all->parts, size = call->state_size;
+    for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
+        all->select(call, span, from, until);
+        keep_part(&call->spans, span, call->state, call->num_channels * size, from * size, (until - from) * size);
+    }
+}
+
 /* -1 when a span has no row of the state: then nothing is written. */
 int penstock_select(const Selective *call) {
     if (!are_rows(&call->spans)) return -1;
-    const Select select = variant(call->num_channels, call->state_size, call->max_lanes);
     const int parts = (call->num_channels + SELECTED - 1) / SELECTED;
-#pragma omp parallel for schedule(dynamic) num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t item = 0; item < call->spans.num_spans * parts; item++) {
-        const int from = (int)(item % parts) * SELECTED;
-        const int until = from + SELECTED < call->num_channels ? from + SELECTED : call->num_channels;
-        const int64_t first = item / parts, size = call->state_size;
-        for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
-            select(call, span, from, until);
-            keep_part(&call->spans, span, call->state, call->num_channels * size, from * size, (until - from) * size);
-        }
-    }
+    const Channels all = {call, variant(call->num_channels, call->state_size, call->max_lanes), parts};
+    for_each(call->num_threads, call->spans.num_spans * parts, select_channels, &all);
     return 0;
 }

@@ -2,6 +2,7 @@
    them stay in the first cache for many tokens. A token has the same bits whatever else is computed. */
 
 #include "recurrent.h"
+#include "team.h"
 
 enum { SCANNED = 64 };
 
@@ -57,19 +58,26 @@ int penstock_can_scan(int32_t dim, int32_t state_size) {
     return variant(dim, state_size, 0) != 0;
 }
 
+/* One head of each sequence is a piece of work. */
+typedef struct {
+    const StateSpace *call;
+    Scan scan;
+} Heads;
+
+static void scan_head(const void *job, int64_t item) {
+    const StateSpace *call = ((const Heads *)job)->call;
+    const int64_t first = item / call->num_heads, head = item % call->num_heads;
+    const int64_t size = (int64_t)call->dim * call->state_size;
+    for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
+        ((const Heads *)job)->scan(call, span, (int)head);
+        keep_part(&call->spans, span, call->state, call->num_heads * size, head * size, size);
+    }
+}
+
 /* -1 when a span has no row of the state: then nothing is written. */
 int penstock_scan(const StateSpace *call) {
     if (!are_rows(&call->spans)) return -1;
-    const Scan scan = variant(call->dim, call->state_size, call->max_lanes);
-    const int64_t count = call->spans.num_spans * call->num_heads;
-    const int64_t size = (int64_t)call->dim * call->state_size;
-#pragma omp parallel for schedule(dynamic) num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t item = 0; item < count; item++) {
-        const int64_t first = item / call->num_heads, head = item % call->num_heads;
-        for (int64_t span = first, end = sequence_end(&call->spans, first); span < end; span++) {
-            scan(call, span, (int)head);
-            keep_part(&call->spans, span, call->state, call->num_heads * size, head * size, size);
-        }
-    }
+    const Heads all = {call, variant(call->dim, call->state_size, call->max_lanes)};
+    for_each(call->num_threads, call->spans.num_spans * call->num_heads, scan_head, &all);
     return 0;
 }
