@@ -266,6 +266,7 @@ CASES: dict[str, Callable[[], Any]] = {
         }.items()
         for kind in ("", DRAFTS)
     },
+    f"causal_conv{PROMPTS}": partial(_convolve, PROMPTS),
     f"delta rule{PROMPTS}": partial(_correct, False, PROMPTS),
     f"state_space_scan{PROMPTS}": partial(_scan, PROMPTS),
     "gate_by_sigmoid": lambda: ops.gate_by_sigmoid(_tensor(64, 4096), _tensor(64, 8192)[:, 4096:]),

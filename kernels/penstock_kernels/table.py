@@ -132,12 +132,12 @@ def _joins_nothing(
 
 
 def _have_one_token(*args: Any) -> bool:
-    """The kernels of recurrent layers take one token of each sequence; longer spans are computed in chunks."""
+    """Spans of one token have kernels whatever their sizes and types."""
     return all(arg.are_single for arg in args if isinstance(arg, RecurrentSpans))
 
 
 def _keep_behind_tokens(*args: Any) -> bool:
-    """The kernel copies states behind single tokens only."""
+    """The kernels copy states behind single tokens only."""
     return all(arg.are_single or arg.kept is None for arg in args if isinstance(arg, RecurrentSpans))
 
 
@@ -277,7 +277,7 @@ causal_conv = Row(
     native=c_causal_conv.causal_conv,
     native_if=c_causal_conv.supports,
     gpu="causal_conv.causal_conv",
-    gpu_if=_have_one_token,
+    gpu_if=_keep_behind_tokens,
 )
 gated_delta_rule = Row(
     reference.gated_delta_rule,

@@ -354,6 +354,8 @@ def test_cuda_leaves_some_longer_spans_to_the_reference(
         "gated_delta_rule": (heads, heads, heads if by_row else step, step, _DECAY),
         "state_space_scan": (step, _DECAY, heads, heads, _ones(2)),
     }
+    conv = table.causal_conv.choose(on_cuda, step, None, step, spans, False)
+    assert (conv is not table.causal_conv.reference) == (length == 1 or not keeps)
     for name in list(others)[: 1 if by_row else 2]:
         chosen = ROWS[name].choose(on_cuda, *others[name], _ones(1, 2, key_dim, key_dim), spans)
         assert (chosen is not ROWS[name].reference) == is_kernel

@@ -48,14 +48,20 @@ def bounds_of(bound_ptr, number):
 
 
 @triton.jit
-def chunk_at(bound_ptr, chunk, num_spans, CHUNK: tl.constexpr):
-    """The first token of a chunk, and the end of its span."""
+def span_of_chunk(bound_ptr, chunk, num_spans):
+    """Which of the longer spans a chunk is of."""
     number = tl.full([], -1, tl.int64)
     for first in range(0, num_spans, 128):
         spans = first + tl.arange(0, 128)
         begins = tl.load(bound_ptr + 4 * spans + 3, mask=spans < num_spans, other=chunk + 1)
         number += tl.sum((begins <= chunk).to(tl.int64), axis=0)
-    _, begin, end, first_chunk = bounds_of(bound_ptr, number)
+    return number
+
+
+@triton.jit
+def chunk_at(bound_ptr, chunk, num_spans, CHUNK: tl.constexpr):
+    """The first token of a chunk, and the end of its span."""
+    _, begin, end, first_chunk = bounds_of(bound_ptr, span_of_chunk(bound_ptr, chunk, num_spans))
     return begin + (chunk - first_chunk) * CHUNK, end
 
 

@@ -233,6 +233,49 @@ def in_turn(twin: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return compute
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("lens", "channels", "width", "has_bias"),
+    [
+        ((65, 1, 0, 3), 100, 4, True),
+        ((130, 2, 64, 1, 63), 7, 2, False),
+        ((2, 1, 3, 127), 64, 5, True),
+        ((66,), 10, 4, False),
+    ],
+)
+def test_causal_conv_of_longer_spans(
+    lens: tuple[int, ...],
+    channels: int,
+    width: int,
+    has_bias: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Also spans that are shorter than what a state remembers, beside others whose states are not known."""
+    weight = torch.randn(channels, width, device=device).to(dtype)
+    bias = torch.randn(channels, device=device).to(dtype) if has_bias else None
+    for is_first in ([True, False, False, True, False], [False, True, False, False, True]):
+        spans = spans_of(is_first[: len(lens)], device, lens)
+        state = torch.randn(NUM_ROWS, width - 1, channels, device=device).to(dtype)
+        x = rows_of(spans, dtype, channels)
+        check(causal_conv, reference.causal_conv, [x, weight, bias], spans, state, (has_bias,))
+
+
+def test_spans_of_padding_have_one_slot(
+    device: torch.device, exempt_from_races: Callable[[torch.Tensor], None]
+) -> None:
+    """Nobody reads its state; the others are as they would be without."""
+    slots, is_first = torch.tensor([3, 0, 0], device=device), torch.tensor([False, True, True], device=device)
+    spans, channels = RecurrentSpans(slots, is_first, (70, 3, 2)), 40
+    weight, x = torch.randn(channels, 4, device=device), rows_of(spans, torch.float32, channels)
+    state = torch.randn(4, 3, channels, device=device)
+    expected_state = state.clone()
+    exempt_from_races(state[0])
+    found = causal_conv(x, weight, None, state, spans)
+    assert_close(found, reference.causal_conv(x, weight, None, expected_state, spans, False))
+    assert torch.equal(state[1:], expected_state[1:])
+
+
 # Around the borders of blocks of 16 and of chunks of 64, beside single tokens and spans without any.
 LONGER = [(65, 1, 0, 3), (130, 15, 64, 1, 17), (63, 16)]
 
