@@ -268,6 +268,7 @@ CASES: dict[str, Callable[[], Any]] = {
     },
     f"causal_conv{PROMPTS}": partial(_convolve, PROMPTS),
     f"delta rule{PROMPTS}": partial(_correct, False, PROMPTS),
+    f"delta rule, by row{PROMPTS}": partial(_correct, True, PROMPTS),
     f"state_space_scan{PROMPTS}": partial(_scan, PROMPTS),
     "gate_by_sigmoid": lambda: ops.gate_by_sigmoid(_tensor(64, 4096), _tensor(64, 8192)[:, 4096:]),
     "gate_by_sigmoid shared": lambda: ops.gate_by_sigmoid(_tensor(64, 4096), _tensor(64, 1)),

@@ -71,6 +71,7 @@ def _recording(capability: str) -> Any:
         mock.patch.object(gpu.decode_attention, "processor", return_value=chip),
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
         mock.patch.object(gpu.chunk_carry, "processor", return_value=chip),
+        mock.patch.object(gpu.row_carry, "processor", return_value=chip),
         mock.patch.object(gpu.fused_linear, "processor", return_value=chip),
         mock.patch.object(gpu.quantized_linear, "processor", return_value=chip),
         mock.patch.object(gpu.quantized_experts, "processor", return_value=chip),

@@ -147,11 +147,7 @@ def _fit_chunks(x: Any, size: int, spans: RecurrentSpans) -> bool:
 
 
 def _has_delta_kernel(query: Any, *others: Any) -> bool:
-    """Longer spans have none where rows forget by themselves."""
-    if _have_one_token(*others):
-        return True
-    step, spans = others[2], others[-1]
-    return step.dim() == 2 and _fit_chunks(query, query.shape[2], spans)
+    return _have_one_token(*others) or _fit_chunks(query, query.shape[2], others[-1])
 
 
 def _has_space_kernel(x: Any, *others: Any) -> bool:

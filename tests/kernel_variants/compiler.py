@@ -37,6 +37,7 @@ _TILED_BY_DEVICE = (
     "_prefill_attention_kernel",
     "_latent_attention_kernel",
     "_carry_kernel",
+    "_carry_rows_kernel",
 )
 _EIGHT_BITS = "*fp8e4nv"
 

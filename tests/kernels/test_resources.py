@@ -75,9 +75,9 @@ def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
 
 def test_prompts_of_recurrent_layers_use_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
     """And load the next chunk while they compute with one."""
-    for name in ("_pair_kernel", "_score_kernel", "_carry_kernel"):
+    for name in ("_pair_kernel", "_score_kernel", "_carry_kernel", "_carry_rows_kernel"):
         assert all(row["hgmma"] for row in _rows(table, name) if row["capability"] == "sm_90")
-    rows = _rows(table, "_carry_kernel")
+    rows = _rows(table, "_carry_kernel") + _rows(table, "_carry_rows_kernel")
     assert [row for row in rows if row["buffers"] < 2 or row["async_wait"] < 1] == []
 
 

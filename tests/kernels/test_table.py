@@ -338,7 +338,9 @@ def test_cuda_leaves_latents_that_no_tile_holds_to_the_reference() -> None:
         (2, BF16, 128, False, False, True),
         (2, BF16, 132, False, False, False),
         (2, FP16, 128, False, False, False),
-        (2, BF16, 128, True, False, False),
+        (2, BF16, 128, True, False, True),
+        (2, BF16, 132, True, False, False),
+        (2, BF16, 128, True, True, False),
         (2, BF16, 128, False, True, False),
     ],
 )

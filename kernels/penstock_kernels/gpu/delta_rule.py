@@ -9,6 +9,7 @@ from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.gpu.delta_chunks import delta_rule_in_chunks
 from penstock_kernels.gpu.recurrent import bounded_step, run_length, singles_of
+from penstock_kernels.gpu.row_chunks import row_delta_rule_in_chunks
 
 # Columns of a program: rows of 128 bytes are read, and one sequence of 32 heads of 128 fills 128 programs. Unmeasured.
 _COLUMNS = 32
@@ -82,7 +83,8 @@ def gated_delta_rule(
     if out.numel() == 0:
         return out
     _correct_singles(query, key, value, step, beta, decay, state, spans, out)
-    delta_rule_in_chunks(query, key, value, step, beta, decay, state, spans, out)
+    compute = row_delta_rule_in_chunks if step.dim() == 3 else delta_rule_in_chunks
+    compute(query, key, value, step, beta, decay, state, spans, out)
     return out
 
 

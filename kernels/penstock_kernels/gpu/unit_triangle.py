@@ -39,5 +39,13 @@ def _inverse_of_blocks(lower, SIZE: tl.constexpr):
         factors = tl.sum(tl.where(rows == row, blocks, 0.0), axis=1)
         change = tl.sum(factors[:, :, None] * found, axis=1)
         found -= tl.where(rows == row, change[:, None, :], 0.0)
-    spread = tl.where(here, tl.reshape(found, [COUNT, BLOCK, 1, BLOCK]), 0.0)
+    return diagonal_of(found, SIZE)
+
+
+@triton.jit
+def diagonal_of(blocks, SIZE: tl.constexpr):
+    """[SIZE, SIZE] of [SIZE // BLOCK, BLOCK, BLOCK]: those on its diagonal; zero elsewhere."""
+    COUNT: tl.constexpr = SIZE // BLOCK
+    here = tl.arange(0, COUNT)[:, None, None, None] == tl.arange(0, COUNT)[None, None, :, None]
+    spread = tl.where(here, tl.reshape(blocks, [COUNT, BLOCK, 1, BLOCK]), 0.0)
     return tl.reshape(spread, [SIZE, SIZE])

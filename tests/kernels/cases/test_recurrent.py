@@ -280,19 +280,42 @@ def test_spans_of_padding_have_one_slot(
 LONGER = [(65, 1, 0, 3), (130, 15, 64, 1, 17), (63, 16)]
 
 
+@pytest.mark.parametrize("by_row", [False, True])
 @pytest.mark.parametrize(
     ("lens", "heads", "key_heads", "key_dim", "value_dim"),
     [(LONGER[0], 2, 1, 128, 48), (LONGER[1], 2, 2, 10, 6), (LONGER[2], 2, 1, 64, 64)],
 )
 def test_gated_delta_rule_of_longer_spans(
-    lens: tuple[int, ...], heads: int, key_heads: int, key_dim: int, value_dim: int, device: torch.device
+    lens: tuple[int, ...],
+    heads: int,
+    key_heads: int,
+    key_dim: int,
+    value_dim: int,
+    by_row: bool,
+    device: torch.device,
 ) -> None:
     spans = spans_of([True, False, False, True, False][: len(lens)], device, lens)
     query, key = (rows_of(spans, torch.bfloat16, key_heads, key_dim) for _ in range(2))
     value = rows_of(spans, torch.bfloat16, heads, value_dim)
-    numbers = [rows_of(spans, torch.bfloat16, heads) for _ in range(2)]
+    of_head = (heads, key_dim) if by_row else (heads,)
+    numbers = [rows_of(spans, torch.bfloat16, *of_head), rows_of(spans, torch.bfloat16, heads)]
     state = torch.randn(NUM_ROWS, heads, key_dim, value_dim, device=device)
-    given = [query, key, value, *numbers, decay_of(device, heads)]
+    given = [query, key, value, *numbers, decay_of(device, *of_head)]
+    check(gated_delta_rule, in_turn(reference.gated_delta_rule), given, spans, state)
+
+
+@pytest.mark.parametrize("steps", [(-9.0, 50.0), (-20.0, -9.0), (50.0, 3000.0), (-20.0, float("inf"))])
+def test_rows_that_forget_much_or_little_keep_their_digits(
+    steps: tuple[float, float], device: torch.device
+) -> None:
+    """e^-50 is left of some after each token, nothing of others, nearly all of what is beside them, in any order."""
+    spans, heads, key_dim = spans_of([True, False, False], device, (33, 64, 2)), 2, 20
+    query, key, value = (rows_of(spans, torch.bfloat16, heads, key_dim) for _ in range(3))
+    chosen = torch.randint(2, (99, heads, key_dim), device=device)
+    step = torch.tensor(steps, device=device)[chosen].bfloat16()
+    decay = Decay(torch.zeros(heads, device=device), torch.zeros(heads, key_dim, device=device))
+    given = [query, key, value, step, rows_of(spans, torch.bfloat16, heads), decay]
+    state = torch.randn(NUM_ROWS, heads, key_dim, key_dim, device=device)
     check(gated_delta_rule, in_turn(reference.gated_delta_rule), given, spans, state)
 
 
@@ -311,13 +334,16 @@ def test_state_space_scan_of_longer_spans(
     check(state_space_scan, in_turn(reference.state_space_scan), given, spans, state)
 
 
-def test_keys_that_are_alike_do_not_make_errors_grow(device: torch.device) -> None:
+@pytest.mark.parametrize("by_row", [False, True])
+def test_keys_that_are_alike_do_not_make_errors_grow(by_row: bool, device: torch.device) -> None:
     """As a prompt of one token that is repeated: powers of what its tokens change for each other exceed 10^17."""
     spans, heads = spans_of([True], device, (64,)), 2
     query, value = (rows_of(spans, torch.bfloat16, heads, 16) for _ in range(2))
     key = query[:1] + 0.05 * rows_of(spans, torch.bfloat16, heads, 16)
-    beta, step = (torch.full((64, heads), number, device=device).bfloat16() for number in (9.0, -20.0))
-    decay = Decay(torch.zeros(heads, device=device), torch.zeros(heads, device=device))
+    of_head = (heads, 16) if by_row else (heads,)
+    beta = torch.full((64, heads), 9.0, device=device).bfloat16()
+    step = torch.full((64, *of_head), -20.0, device=device).bfloat16()
+    decay = Decay(torch.zeros(heads, device=device), torch.zeros(of_head, device=device))
     given = query, key, value, step, beta, decay
     states = [torch.full((NUM_ROWS, heads, 16, 16), torch.nan, device=device) for _ in range(2)]
     found = gated_delta_rule(*given, states[0], spans)
