@@ -59,6 +59,11 @@ _SELECTIVE = {
     "max_position_embeddings": None,
     "head_dim": None,
 }
+# Without keys of their own; `model_max_length` alone means ALiBi, here with heads that are no power of two.
+_PACKED = {"hidden_size": 80, "head_dim": None, "num_key_value_heads": None}
+_SLOPES = {
+    "hidden_size": 96, "num_attention_heads": 12, "max_position_embeddings": None, "model_max_length": 200,
+}  # fmt: skip
 _HYBRID_LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 
 CASES: dict[str, dict[str, Any]] = {
@@ -257,6 +262,11 @@ CASES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": None, "num_layers": 3, "window_size": 9, "intermediate_size": 140,
         "attention_types": [[["global", "local"], 1], [["local"], 1]],
     },
+    "baichuan": {"family": "baichuan", **_PACKED},
+    "baichuan-13b": {"family": "baichuan", **_PACKED, **_SLOPES},
+    "baichuan2": {"family": "baichuan", **_PACKED, "vocab_size": 125_696},
+    "baichuan2-13b": {"family": "baichuan", **_PACKED, **_SLOPES, "vocab_size": 125_696},
+    "xverse": {"family": "xverse", **_EVEN_HEADS},
     "smollm3": {"family": "smollm3", **_EVEN_HEADS, "no_rope_layers": [1, 0, 1]},
     "llama4_text": {"family": "llama4_text", **_CHUNKED},
     "llama4_text-dense-layer": {
@@ -267,7 +277,10 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 # Families that transformers has under another model_type.
-RENAMED = {"kimi_k2": "deepseek_v3"}
+RENAMED = {"kimi_k2": "deepseek_v3", "xverse": "llama"}
+
+# Families whose folders are made of those of another, in modules of their own.
+CONVERTED = ("baichuan", "internlm2")
 
 # A sample of those that have no row and are computed by the code of transformers.
 BORROWED: dict[str, dict[str, Any]] = {

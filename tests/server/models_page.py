@@ -41,7 +41,13 @@ in bfloat16 by Triton kernels, of KDA, of keys or states of more than 128 and in
 PyTorch; those of Mamba-1 by its kernel, token after token. `--batch-invariant` is refused. A step waits for the masks
 of grammars as long as these take, because a state cannot go back by a token.
 
-ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU, and on CUDA by the Triton kernels of attention, in graphs.
+ALiBi (BLOOM, MPT, Falcon RW, Baichuan 13B) is computed in C on a CPU, and on CUDA by the Triton kernels of attention,
+in graphs.
+
+Of Baichuan, `max_position_embeddings` in config.json means rotary positions, and `model_max_length` without it ALiBi. A
+vocabulary of 125,696 tokens or more means the head of Baichuan 2: its rows are made of length 1 as they are loaded, and
+it is neither kept in few bits nor changed by adapters. The code that `auto_map` names is not run, so a
+`tokenizer.model` that needs such code is not converted: the folder must have a tokenizer.json.
 
 How a row is tested (`tests/server/test_families.py`): tiny random models, made by transformers in the variants of
 the last column. Greedy tokens must equal transformers' own and log probabilities be within 0.001 of them, in

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import baichuan_folder
 import internlm2_folder
 import oracle
 import pytest
 import thread_ranks
 import tiny_model
 from driver import Driver, Execute, Sequence, execute_on, make_engine
-from family_models import CASES, RENAMED
+from family_models import CASES, CONVERTED, RENAMED
 from penstock_server.architectures.registry import FAMILIES
 from penstock_server.engine.adapters import AdapterUse
 from penstock_server.engine.engine import Engine
@@ -21,6 +22,7 @@ from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.network.layers import adapted
 
 NUM_NEW = 6
+_CONVERTED = {"baichuan": baichuan_folder.save, "internlm2": internlm2_folder.save}
 
 
 class Expected(NamedTuple):
@@ -52,7 +54,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expect
 
 def made_by(folder: Path, family: str, options: dict[str, Any]) -> Expected:
     """Write a model's folder, and ask transformers for what it says."""
-    save = internlm2_folder.save if family == "internlm2" else _save(RENAMED.get(family, family))
+    save = _CONVERTED.get(family) or _save(RENAMED.get(family, family))
     model = save(folder, options)
     if family in RENAMED:
         path = folder / "config.json"
@@ -66,6 +68,7 @@ def _save(family: str) -> Callable[[Path, dict[str, Any]], Any]:
 
 
 def test_every_row_has_a_case() -> None:
+    assert set(_CONVERTED) == set(CONVERTED)
     assert {options["family"] for options in CASES.values()} == set(FAMILIES)
 
 
@@ -112,7 +115,19 @@ def check_prefix(execute: Execute, want: Expected) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["bamba", "deepseek_v3", "glm4_moe", "gptj", "kimi_linear", "qwen3_next", "smollm3"]
+    "name",
+    [
+        "baichuan",
+        "baichuan2-13b",
+        "bamba",
+        "deepseek_v3",
+        "glm4_moe",
+        "gptj",
+        "kimi_linear",
+        "qwen3_next",
+        "smollm3",
+        "xverse",
+    ],
 )
 def test_four_ranks_equal_transformers(
     name: str, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch

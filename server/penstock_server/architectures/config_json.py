@@ -95,6 +95,7 @@ def build_spec(
         logit_scale=_logit_scale(fields, family),
         logit_soft_cap=fields.number_fact(family.logit_soft_cap),
         head_bias=family.head_bias,
+        unit_head=family.unit_head,
         tied_embeddings=fields.fact("tie_word_embeddings"),
         dtype=read_dtype(fields),
         eos_token_ids=read_eos_token_ids(raw, path.with_name("generation_config.json")),

@@ -260,6 +260,8 @@ class Family:
     logit_divisor: Number = 1.0
     logit_soft_cap: Number = None
     head_bias: bool = False
+    # The rows of the head are made of length 1.
+    unit_head: bool = False
     names: NameMap = field(default_factory=NameMap)
     # Changes the row to fit one config.json, where a model_type stands for several architectures.
     adapt: "Callable[[Family, dict[str, Any]], Family] | None" = None

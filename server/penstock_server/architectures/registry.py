@@ -5,6 +5,7 @@ from typing import Any
 
 from penstock_server.architectures.config_json import build_spec
 from penstock_server.architectures.families.apertus import APERTUS
+from penstock_server.architectures.families.baichuan import BAICHUAN
 from penstock_server.architectures.families.bloom import BLOOM, MPT
 from penstock_server.architectures.families.cohere import COHERE, COHERE2
 from penstock_server.architectures.families.deepseek import (
@@ -31,7 +32,14 @@ from penstock_server.architectures.families.granite import (
 from penstock_server.architectures.families.hunyuan import HUNYUAN_DENSE, HUNYUAN_MOE
 from penstock_server.architectures.families.kimi_linear import KIMI_LINEAR
 from penstock_server.architectures.families.lfm2 import LFM2, LFM2_MOE
-from penstock_server.architectures.families.llama import INTERNLM2, INTERNLM3, LLAMA, MINISTRAL, MISTRAL
+from penstock_server.architectures.families.llama import (
+    INTERNLM2,
+    INTERNLM3,
+    LLAMA,
+    MINISTRAL,
+    MISTRAL,
+    XVERSE,
+)
 from penstock_server.architectures.families.llama4 import LLAMA4_TEXT
 from penstock_server.architectures.families.mamba import (
     BAMBA,
@@ -68,7 +76,8 @@ _ROWS = (
     DOTS1, ERNIE4_5_MOE, FLEX_OLMO, GLM4_MOE, GRANITEMOE, GRANITEMOESHARED, HUNYUAN_MOE, MINIMAX_M2, OLMOE,
     DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, MINICPM3, NEMOTRON, OLMO3, OPT, PERSIMMON, PHI, SEED_OSS,
     SMOLLM3, YOUTU, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITEMOEHYBRID, BAMBA, MAMBA2, NEMOTRON_H, FALCON_H1,
-    LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO, LLAMA4_TEXT, KIMI_LINEAR,
+    LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO, LLAMA4_TEXT, KIMI_LINEAR, BAICHUAN,
+    XVERSE,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

@@ -184,6 +184,8 @@ class ModelSpec:
     logit_scale: float
     logit_soft_cap: float | None
     head_bias: bool
+    # The rows of the head are made of length 1 as they are loaded.
+    unit_head: bool
     tied_embeddings: bool
     dtype: str
     eos_token_ids: tuple[int, ...]

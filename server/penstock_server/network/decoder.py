@@ -12,7 +12,7 @@ from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache, LayerCache
 from penstock_server.network.layers.attention import Attention
-from penstock_server.network.layers.embedding import PositionEmbedding, VocabEmbedding
+from penstock_server.network.layers.embedding import PositionEmbedding, UnitHead, VocabEmbedding
 from penstock_server.network.layers.feed_forward import FeedForward
 from penstock_server.network.layers.heads import share_heads
 from penstock_server.network.layers.latent_attention import LatentAttention
@@ -268,7 +268,8 @@ class Decoder(nn.Module):
         self._add("positions", positions, self.stage.is_first)
         lm_head = None
         if not spec.tied_embeddings:
-            lm_head = VocabEmbedding(names.lm_head, *size, placement, spec.head_bias, names.lm_head)
+            head = UnitHead if spec.unit_head else VocabEmbedding
+            lm_head = head(names.lm_head, *size, placement, spec.head_bias, names.lm_head)
         self._add("lm_head", lm_head, self.stage.is_last)
 
     def _add_layers(self, layers: list[DecoderLayer]) -> None:

@@ -40,4 +40,6 @@ INTERNLM2 = Family(
         down="feed_forward.w2",
     ),
 )
+# Its models with experts have the same model_type.
+XVERSE = replace(LLAMA, model_type="xverse", title="XVERSE 7B, 13B, 65B", fixed={"num_experts": None})
 INTERNLM3 = replace(LLAMA, model_type="internlm3", title="InternLM 3", adapt=_with_own_names)

@@ -1,6 +1,7 @@
 """Embeddings of tokens and positions, and the language-model head. The vocabulary is divided among ranks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,9 @@ from penstock_server.network.layers.adapted import AdaptedPart, adapt
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.quantization.scheme import MatrixPart, Source
 from penstock_server.network.weights import Has, Piece
+
+# Of a head, as floats in memory.
+_ROWS_AT_A_TIME = 4096
 
 
 class VocabEmbedding(nn.Module):
@@ -113,6 +117,30 @@ class VocabEmbedding(nn.Module):
             )
             if self.bias is not None:
                 yield Piece(f"{self.name}.bias", self.shape[:1], self, "bias", (rows,), target)
+
+
+class UnitHead(VocabEmbedding):
+    """A head whose rows are made of length 1 as they are loaded: rows of few bits become numbers for that.
+
+    It takes no adapters, which would be trained against rows of any length, and may bring such rows.
+    """
+
+    def adapted_parts(self) -> list[list[AdaptedPart]]:
+        """As `AdaptedLayer`: none."""
+        return [[]]
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        for piece in super().pieces(has):
+            is_bias = piece.attribute == "bias"
+            yield piece if is_bias else replace(piece, arrange=self._of_length_one, matrices=())
+
+    def _of_length_one(self, rows: torch.Tensor) -> torch.Tensor:
+        """Computed in float32 and rounded once; some rows at a time, for a vocabulary is large."""
+        found = torch.empty(rows.shape, dtype=self.placement.dtype)
+        for begin in range(0, len(rows), _ROWS_AT_A_TIME):
+            some = slice(begin, begin + _ROWS_AT_A_TIME)
+            found[some] = F.normalize(rows[some].float(), dim=-1)
+        return found
 
 
 class PositionEmbedding(nn.Module):
