@@ -68,7 +68,10 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken config": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
     "deep config": (lambda f: (f / "config.json").write_text("[" * 10**6), "not valid JSON"),
     "list config": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
-    "unknown family": (lambda f: change_config(f, model_type="dragon"), "supported: apertus, arcee, bamba"),
+    "unknown family": (
+        lambda f: change_config(f, model_type="dragon"),
+        "supported: apertus, arcee, baichuan",
+    ),
     "remote code": (
         lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}),
         "not supported",

@@ -77,10 +77,9 @@ def _serve(config: ServerConfig) -> int:
 def _spin_briefly() -> None:
     """Make OpenMP's threads spin for some tens of microseconds when they wait, and then sleep, unless the user chose.
 
-    By default they spin for milliseconds. On a machine that runs other programs too, they spin while the thread that
-    they wait for is off its core: a step of small products was seen to take a hundred times as long. If they sleep at
-    once, every wake-up takes time: a step of a 110M-parameter model on two cores has a hundred wake-ups, and took 33 ms
-    instead of 27.
+    They are those of PyTorch's ops; ours in C have their own. By default they spin for milliseconds. On a machine that
+    runs other programs too, they spin while the thread that they wait for is off its core: a step of small products was
+    seen to take a hundred times as long. If they sleep at once, every wake-up takes time.
 
     The variables are read once, when torch is loaded. GNU's runtime spins for this count, but for 1,000 at most where a
     process has more threads than there are cores, and not at all there if the policy is passive. Other runtimes spin

@@ -12,13 +12,14 @@
 
 /* Nanoseconds until a helper that finds no job sleeps: more than what lies between the jobs of a step. Rounds of a loop that
    waits between looks at the clock, and rounds until the caller lets others run. */
-enum { AWAKE = 50000, ROUNDS = 32, PATIENCE = 4000, MOST_HELPERS = 255 };
+enum { AWAKE = 50000, ROUNDS = 32, PATIENCE = 4000, MOST_HELPERS = 0xfff };
 
-/* Of the state: helpers that are at the job, whether more may come, and the number of the job. */
-#define HELPERS 0xffffULL
-#define OPEN 0x10000ULL
-#define NEXT_JOB 0x20000ULL
-#define JOB(state) ((state) / NEXT_JOB)
+/* Of the state: helpers that are at the job, whether more may come, how many are wanted, and the number of the job. */
+#define HELPERS 0xfffULL
+#define OPEN 0x1000ULL
+#define WANTED(state) ((int)((state) >> 13 & 0xfff))
+#define JOB(state) ((state) >> 25)
+#define STATE(job, num_wanted) ((uint64_t)(job) << 25 | (uint64_t)(num_wanted) << 13 | OPEN)
 
 static struct {
     pthread_mutex_t lock;
@@ -29,7 +30,6 @@ static struct {
     int is_taken;
     uint64_t state __attribute__((aligned(64)));
     int64_t next __attribute__((aligned(64)));
-    int num_wanted;
     int64_t count;
     int64_t at_once;
     Share share;
@@ -52,14 +52,17 @@ static void take_shares(void) {
     }
 }
 
-/* Whether there was a job that this helper had not seen; `seen` becomes its number. */
+/* Whether there was a job that this helper had not seen; `seen` becomes its number. Helpers beyond those that are wanted
+   only read the state. */
 static int help(int number, uint64_t *seen) {
     uint64_t state = __atomic_load_n(&team.state, __ATOMIC_ACQUIRE);
     if (!(state & OPEN) || JOB(state) == *seen) return 0;
-    if (!__atomic_compare_exchange_n(&team.state, &state, state + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return 1;
+    if (number < WANTED(state)) {
+        if (!__atomic_compare_exchange_n(&team.state, &state, state + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return 1;
+        take_shares();
+        __atomic_fetch_sub(&team.state, 1, __ATOMIC_RELEASE);
+    }
     *seen = JOB(state);
-    if (number < team.num_wanted) take_shares();
-    __atomic_fetch_sub(&team.state, 1, __ATOMIC_RELEASE);
     return 1;
 }
 
@@ -129,14 +132,13 @@ static void call_helpers(void) {
 
 static void open_job(int num_wanted, int64_t count, int64_t at_once, Share share, const void *job) {
     if (team.num_helpers < num_wanted) start_helpers(num_wanted);
-    team.num_wanted = num_wanted;
     team.next = 0;
     team.count = count;
     team.at_once = at_once;
     team.share = share;
     team.job = job;
-    const uint64_t before = __atomic_load_n(&team.state, __ATOMIC_RELAXED);
-    __atomic_store_n(&team.state, before + NEXT_JOB + OPEN, __ATOMIC_SEQ_CST);
+    const uint64_t job_number = JOB(__atomic_load_n(&team.state, __ATOMIC_RELAXED)) + 1;
+    __atomic_store_n(&team.state, STATE(job_number, num_wanted), __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&team.num_asleep, __ATOMIC_SEQ_CST) > 0) call_helpers();
 }
 
@@ -150,8 +152,10 @@ static void close_job(void) {
 }
 
 void share_out(int num_threads, int64_t count, int64_t at_once, Share share, const void *job) {
-    const int num_wanted = num_threads - 1 < MOST_HELPERS ? num_threads - 1 : MOST_HELPERS;
-    if (num_wanted < 1 || count <= at_once || __atomic_exchange_n(&team.is_taken, 1, __ATOMIC_ACQUIRE)) {
+    const int64_t num_shares = (count + at_once - 1) / at_once;
+    int num_wanted = num_threads - 1 < MOST_HELPERS ? num_threads - 1 : MOST_HELPERS;
+    if (num_shares - 1 < num_wanted) num_wanted = (int)num_shares - 1;
+    if (num_wanted < 1 || __atomic_exchange_n(&team.is_taken, 1, __ATOMIC_ACQUIRE)) {
         /* Alone; so is a thread that meets another one's job. */
         if (count > 0) share(job, 0, count);
         return;
