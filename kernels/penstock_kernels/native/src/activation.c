@@ -52,7 +52,7 @@ int penstock_can_activate(int64_t len) {
 }
 
 int penstock_activate(const Activation *call) {
-    for_each(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
+    for_each_row(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
     return 0;
 }
 
@@ -67,6 +67,6 @@ static Each gate_variant(int64_t len, int max_lanes) {
 }
 
 int penstock_gate(const Gate *call) {
-    for_each(call->num_threads, call->num_rows, gate_variant(call->len, call->max_lanes), call);
+    for_each_row(call->num_threads, call->num_rows, gate_variant(call->len, call->max_lanes), call);
     return 0;
 }

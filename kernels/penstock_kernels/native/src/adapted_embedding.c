@@ -66,6 +66,6 @@ static void adapt_token(const void *job, int64_t token) {
 }
 
 int penstock_adapt_embedding(const AdaptEmbedding *call) {
-    for_each(call->num_threads, call->num_tokens, adapt_token, call);
+    for_each_row(call->num_threads, call->num_tokens, adapt_token, call);
     return 0;
 }

@@ -31,6 +31,6 @@ static void angles_of(const void *job, int64_t token) {
 }
 
 int penstock_angles(const Angles *call) {
-    for_each(call->num_threads, call->num_tokens, angles_of, call);
+    for_each_row(call->num_threads, call->num_tokens, angles_of, call);
     return 0;
 }

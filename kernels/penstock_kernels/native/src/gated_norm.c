@@ -43,6 +43,6 @@ int penstock_can_norm_gated(int32_t len) {
 }
 
 int penstock_norm_gated(const GatedNorm *call) {
-    for_each(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
+    for_each_row(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
     return 0;
 }

@@ -166,11 +166,11 @@ int penstock_multiply_grouped(const Grouped *call) {
     const int moves_many = num_here * (call->len + call->num_columns) >= WORTH_THREADS;
     const int num_threads = moves_many ? call->num_threads : 1;
     if (num_here) {
-        for_each(num_threads, num_here, gather, &work);
+        for_each_row(num_threads, num_here, gather, &work);
         for (int64_t group = 0; group < call->num_groups; group++)
             if (work.starts[group + 1] > work.starts[group]) add_group(call, &work, group);
         multiply_all(work.calls, work.num_calls);
-        for_each(num_threads, num_here, scatter, &work);
+        for_each_row(num_threads, num_here, scatter, &work);
     }
     release(&work);
     return failure;

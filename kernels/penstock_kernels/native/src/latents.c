@@ -55,6 +55,6 @@ int penstock_can_store_latents(int32_t rank, int32_t rope_dim) {
 int penstock_store_latents(const Latents *call) {
     for (int64_t token = 0; token < call->num_tokens; token++)
         if (call->cache_positions[token] < 0 || call->cache_positions[token] >= call->num_cache_positions) return -1;
-    for_each(call->num_threads, call->num_tokens, variant(call->rank, call->rope_dim, call->max_lanes), call);
+    for_each_row(call->num_threads, call->num_tokens, variant(call->rank, call->rope_dim, call->max_lanes), call);
     return 0;
 }

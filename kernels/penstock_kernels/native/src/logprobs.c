@@ -53,7 +53,7 @@ static int are_known(const Logprobs *call) {
 }
 
 void penstock_logprobs_with_missing(const Logprobs *call) {
-    for_each(call->num_threads, call->num_rows, variant(call->max_lanes, VARIANTS(score_row)), call);
+    for_each_row(call->num_threads, call->num_rows, variant(call->max_lanes, VARIANTS(score_row)), call);
 }
 
 /* 0; or -1, with nothing written, when a token id is outside the vocabulary. */
@@ -66,6 +66,6 @@ int penstock_logprobs(const Logprobs *call) {
 
 /* Of a call the most likely tokens only: one read of a row. */
 int penstock_most_likely(const Logprobs *call) {
-    for_each(call->num_threads, call->num_rows, variant(call->max_lanes, VARIANTS(choose_most_likely)), call);
+    for_each_row(call->num_threads, call->num_rows, variant(call->max_lanes, VARIANTS(choose_most_likely)), call);
     return 0;
 }

@@ -40,6 +40,6 @@ int penstock_can_norm(int64_t len) {
 }
 
 int penstock_norm(const Norm *call) {
-    for_each(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
+    for_each_row(call->num_threads, call->num_rows, variant(call->len, call->max_lanes), call);
     return 0;
 }

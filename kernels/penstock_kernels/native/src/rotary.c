@@ -56,6 +56,6 @@ int penstock_can_rotate(int32_t dim, int32_t rotary_dim) {
 int penstock_rotate(const Rotation *call) {
     for (int64_t token = 0; token < call->num_tokens; token++)
         if (call->cache_positions[token] < 0 || call->cache_positions[token] >= call->num_cache_positions) return -1;
-    for_each(call->num_threads, call->num_tokens, variant(call->dim, call->rotary_dim, call->max_lanes), call);
+    for_each_row(call->num_threads, call->num_tokens, variant(call->dim, call->rotary_dim, call->max_lanes), call);
     return 0;
 }

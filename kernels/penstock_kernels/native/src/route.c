@@ -128,6 +128,6 @@ static void sum_row(const void *job, int64_t row) {
 }
 
 int penstock_sum_choices(const Sum *call) {
-    for_each(call->num_threads, call->num_rows, sum_row, call);
+    for_each_row(call->num_threads, call->num_rows, sum_row, call);
     return 0;
 }

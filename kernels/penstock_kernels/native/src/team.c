@@ -178,6 +178,11 @@ static void take_numbers(const void *job, int64_t from, int64_t until) {
 }
 
 void for_each(int num_threads, int64_t count, Each each, const void *job) {
+    const Numbers numbers = {each, job};
+    share_out(num_threads, count, 1, take_numbers, &numbers);
+}
+
+void for_each_row(int num_threads, int64_t count, Each each, const void *job) {
     enum { SHARES = 8 }; /* of a thread: of equal work some take longer */
     const Numbers numbers = {each, job};
     const int64_t at_once = count / ((int64_t)SHARES * num_threads);
