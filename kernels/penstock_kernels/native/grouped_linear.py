@@ -38,9 +38,9 @@ def grouped_linear(
     """`x[i // repeats] @ weight[groups[i]].T + bias[groups[i]]` for each row i.
 
     x: [num_rows / repeats, len], rows of it may lie apart; groups: [num_rows] int64, None for all groups in turn, again
-    and again, with a row of x for each; weight: [num_groups, num_columns,
-    len] and bias [num_groups, num_columns], contiguous. `max_lanes` as in `paged_attention`. `output`: where the result
-    is to be, rows of it may lie apart. `part`: which of all groups these are; a row of another becomes zeros.
+    and again, with a row of x for each; weight: [num_groups, num_columns, len] and bias [num_groups, num_columns],
+    contiguous. `max_lanes` as in `paged_attention`. `output`: where the result is to be, rows of it may lie apart.
+    `part`: which of all groups these are; a row of another becomes zeros.
     """
     num_groups, num_columns, length = weight.shape
     num_rows = len(x) if groups is None else len(groups)

@@ -147,6 +147,7 @@ static inline int32_t code_at(const Quantized *call, const uint8_t *codes, int64
     return two >> bit % 8 & ((1 << call->bits) - 1);
 }
 
+/* Shares of columns of all parts. */
 static inline int64_t count_shares(const Quantized *call) {
     int64_t count = 0;
     for (const Part *part = call->parts; part < call->parts + call->num_parts; part++)
