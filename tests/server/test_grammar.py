@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -16,11 +17,12 @@ import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.errors import ErrorCode
 from penstock_server.engine import constrained_slot, grammar_threads, low_priority
-from penstock_server.engine.constrained_slot import readable
+from penstock_server.engine.constrained_slot import ConstrainedSlot, readable
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.grammar_threads import GrammarThreads, Job, Kind
 from penstock_server.engine.low_priority import LowPriority
+from penstock_server.engine.matcher import Matcher
 from penstock_server.engine.matchers import Matchers
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
@@ -137,16 +139,16 @@ class HeldThreads(GrammarThreads):
         self.gate = threading.Semaphore(0)
         self.jobs: list[Job] = []
 
-    def start(self, job: Job, kind: Kind) -> None:
+    def start(self, job: Job, kind: Kind) -> Job:
         work = job.work
 
-        def held(apart: LowPriority | None) -> str:
+        def held(apart: LowPriority | None) -> str | Kind:
             self.gate.acquire()
             return work(apart)
 
         job.work = held
         self.jobs.append(job)
-        super().start(job, kind)
+        return super().start(job, kind)
 
     def let_go(self) -> None:
         """Let the job that was submitted last end."""
@@ -280,8 +282,8 @@ def test_long_jobs_do_not_hold_others_up(kind: Kind) -> None:
             pass
         return "done"
 
-    held = [threads.submit(work, kind) for _ in range(3)]
-    other = threads.submit(lambda _apart: "", kind)
+    held = [threads.start(Job(work), kind) for _ in range(3)]
+    other = threads.start(Job(lambda _apart: ""), kind)
     while not other.done.done():
         threads.set_long_jobs_apart()
         time.sleep(0.001)
@@ -299,8 +301,8 @@ needs_linux = pytest.mark.skipif(
 def test_a_thread_that_gets_no_processor_is_not_held_by_its_job() -> None:
     """On a busy machine any job may last; its thread keeps its place and its priority."""
     threads, gate = GrammarThreads(num_threads=1), threading.Event()
-    waiting = threads.submit(lambda _apart: str(gate.wait()), Kind.MASK)
-    other = threads.submit(lambda _apart: str(os.nice(0)), Kind.MASK)
+    waiting = threads.start(Job(lambda _apart: str(gate.wait())), Kind.MASK)
+    other = threads.start(Job(lambda _apart: str(os.nice(0))), Kind.MASK)
     time.sleep(3 * grammar_threads._HELD_S)
     threads.set_long_jobs_apart()
     assert not other.done.done(), "another thread has taken the place of the first"
@@ -313,7 +315,7 @@ def test_a_thread_that_gets_no_processor_is_not_held_by_its_job() -> None:
 def test_only_what_builds_a_grammar_gives_way() -> None:
     threads = GrammarThreads(num_threads=1)
     niceness = {
-        kind: int(threads.submit(lambda _apart: str(os.nice(0)), kind).done.result(timeout=60))
+        kind: int(threads.start(Job(lambda _apart: str(os.nice(0))), kind).done.result(timeout=60))
         for kind in (Kind.MASK, Kind.BUILD, Kind.LONG)
     }
     lower = min(19, os.nice(0) + 10)
@@ -344,7 +346,7 @@ def test_only_a_thread_whose_share_can_be_given_back_is_without_one(
             pass
         return "done"
 
-    held, long = threads.submit(work, Kind.MASK), threads.submit(work, Kind.LONG)
+    held, long = threads.start(Job(work), Kind.MASK), threads.start(Job(work), Kind.LONG)
     while held.cost_s() <= grammar_threads._HELD_S or long.cost_s() == 0:
         time.sleep(0.001)
     threads.set_long_jobs_apart()
@@ -397,12 +399,58 @@ def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
     assert plain == [[1], [0, 1]], "one that is late no more is no burden to the others"
 
 
+def behind(matcher: Matcher, token_ids: list[int]) -> Matcher:
+    """The matcher, when it has taken in these tokens on this thread."""
+    for token_id in token_ids:
+        matcher.consume(token_id, None)
+    return matcher
+
+
+def replayed(folder: Any, threads: GrammarThreads, num_tokens: int) -> ConstrainedSlot:
+    """A slot that is admitted with so many tokens of the grammar that takes longer with every one."""
+    [x] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("x").ids
+    matchers = Matchers(folder / "tokenizer.json", 301, (2,))
+    return ConstrainedSlot(partial(matchers.build, AMBIGUOUS), 10, threads, generated=[x] * num_tokens)
+
+
+@needs_linux
+def test_tokens_from_before_are_taken_in_apart_once_one_took_long(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once they held the interpreter's lock for half a minute: not even a signal ended the shard."""
+    apart, consume = [], LowPriority.consume
+
+    def counted(low: LowPriority, matcher: Any, second: Any, token_id: int) -> None:
+        apart.append(token_id)
+        consume(low, matcher, second, token_id)
+
+    monkeypatch.setattr(LowPriority, "consume", counted)
+    slot = replayed(folder, GrammarThreads(num_threads=1), 200)
+    assert not slot.is_waited_for
+    assert slot.job.done.result(timeout=60) == ""
+    assert 0 < len(apart) < 200
+    assert not slot.is_waited_for
+    assert not slot.failure()
+    matchers, masks = Matchers(folder / "tokenizer.json", 301, (2,)), torch.zeros(1, 10, dtype=torch.int32)
+    behind(matchers.build(AMBIGUOUS), apart[:1] * 200).fill(masks, None)
+    assert torch.equal(slot.bits, masks[0])
+
+
+def test_tokens_from_before_have_the_time_of_all_tokens_together(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constrained_slot, "_MAX_TOTAL_S", 0.05)
+    slot = replayed(folder, GrammarThreads(num_threads=1), 1000)
+    reason = slot.job.done.result(timeout=60)
+    assert reason == slot.failure() == "the grammar takes too long: more than 0.05 s for the tokens so far"
+
+
 @needs_linux
 def test_work_apart_leaves_the_interpreter_to_others(folder: Any) -> None:
     """On the caller's thread llguidance holds the interpreter's lock while it takes a token in."""
     [x] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("x").ids
     matchers = Matchers(folder / "tokenizer.json", 301, (2,))
-    matcher, usual = (matchers.build(AMBIGUOUS, [x] * num_tokens) for num_tokens in (150, 151))
+    matcher, usual = (behind(matchers.build(AMBIGUOUS), [x] * num_tokens) for num_tokens in (150, 151))
     masks = torch.zeros(2, 2, 10, dtype=torch.int32)
     apart, ticks, is_over = LowPriority(), [0], threading.Event()
 
@@ -430,7 +478,7 @@ def test_long_jobs_are_done_where_no_thread_apart_can_be_had(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(low_priority, "_TASKS", tmp_path / "none")
-    job = GrammarThreads(num_threads=1).submit(lambda apart: f"with {apart}", Kind.LONG)
+    job = GrammarThreads(num_threads=1).start(Job(lambda apart: f"with {apart}"), Kind.LONG)
     assert job.done.result(timeout=60) == "with None"
 
 

@@ -9,7 +9,9 @@ each. Where they are guessed one by one, there is a job for each, whose mask the
 chosen tokens takes back what was wrong of that.
 """
 
+import math
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -46,8 +48,11 @@ class ConstrainedSlot:
         threads: GrammarThreads,
         end_ids: Sequence[int] = (),
         is_kept: bool = False,
+        generated: Sequence[int] = (),
     ) -> None:
-        """`end_ids`: tokens behind which a matcher allows nothing. `is_kept`: to build the matcher takes no time."""
+        """`end_ids`: tokens behind which a matcher allows nothing. `is_kept`: to build the matcher takes no time.
+        `generated`: the tokens that the slot has when it is admitted.
+        """
         # One bit per token, least significant first; written by the job. [2, width] int32, of which the second row only
         # makes room for the matcher that a call apart needs.
         self._masks = torch.zeros(2, width, dtype=torch.int32)
@@ -57,8 +62,9 @@ class ConstrainedSlot:
         self._build_matcher = build
         self._is_kept = is_kept
         self._end_ids = frozenset(end_ids)
-        # What it was told since it was built.
+        # What the matcher was told, and what it is to be told before its first mask.
         self._told: list[int] = []
+        self._untold = deque(generated)
         self._ahead: Ahead | None = None
         # Drafts that the matcher has taken in.
         self._num_ahead = 0
@@ -77,7 +83,8 @@ class ConstrainedSlot:
         self._num_brief_due: int | None = _NUM_BRIEF
         # Processor time of its last job.
         self._last_cost_s = 0.0
-        self._job = threads.submit(self._build, Kind.MASK if is_kept else Kind.BUILD)
+        self._job = Job(self._build)
+        threads.start(self._job, Kind.MASK if is_kept else Kind.BUILD)
         # Done when nothing works on the matcher any more.
         self._last: Future[str] = self._job.done
 
@@ -114,7 +121,7 @@ class ConstrainedSlot:
 
     @property
     def _is_being_built(self) -> bool:
-        return self._matcher is None and not self._is_kept
+        return (self._matcher is None or bool(self._untold)) and not self._is_kept
 
     @property
     def brief_s(self) -> float | None:
@@ -217,12 +224,31 @@ class ConstrainedSlot:
             return f"the grammar takes too long: more than {_MAX_TOTAL_S:g} s for the tokens so far"
         return ""
 
-    def _build(self, apart: LowPriority | None) -> str:
+    def _build(self, apart: LowPriority | None) -> str | Kind:
         try:
             self._matcher = self._build_matcher()
         except ValueError as error:
             return f"the grammar cannot be built: {readable(str(error))}"
-        return self._fill(self._matcher, apart)
+        if not self._untold:
+            return self._fill(self._matcher, apart)
+        # These are tokens like any other, whose time is limited together: not of a thread that has given way, as it
+        # would hold the interpreter's lock.
+        self._limit_s = math.inf
+        self._job.work = partial(self._replay, self._matcher)
+        return Kind.MASK
+
+    def _replay(self, matcher: Matcher, apart: LowPriority | None) -> str | Kind:
+        """Take in what was generated before. Once a token has taken long, the others are taken in apart."""
+        while self._untold and not (self.is_retired or matcher.error()):
+            if reason := self._excess():
+                return reason
+            begun_s = self._job.cost_s()
+            matcher.consume(self._untold[0], apart)
+            self._told.append(self._untold.popleft())
+            if not self._is_long and self._job.cost_s() - begun_s > _LONG_S:
+                self._is_long = True
+                return Kind.LONG
+        return self._fill(matcher, apart)
 
     def _consume(self, token_ids: list[int], apart: LowPriority | None) -> str:
         assert self._matcher is not None, "a token was chosen under its mask"

@@ -131,10 +131,12 @@ class Grammars:
             raise SlotRefused("grammar is not supported by this shard", ErrorCode.GRAMMAR)
         self._threads = self._threads or GrammarThreads()
         generated = admit.token_ids[admit.prompt_len :]
-        build = partial(self.matchers.build, admit.grammar, generated)
+        build = partial(self.matchers.build, admit.grammar)
         width = -(-self._vocab_size // 32)
         is_kept = self.matchers.has(admit.grammar)
-        self._slots[admit.slot] = ConstrainedSlot(build, width, self._threads, self._eos_token_ids, is_kept)
+        self._slots[admit.slot] = ConstrainedSlot(
+            build, width, self._threads, self._eos_token_ids, is_kept, generated
+        )
 
     def draftable(self, slots: Iterable[int], gather: Gather) -> set[int]:
         """Those of these slots for which tokens may be drafted, on every rank."""

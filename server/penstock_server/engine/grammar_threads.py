@@ -20,9 +20,6 @@ from penstock_server.base.config import GRAMMAR_STACK_BYTES
 from penstock_server.engine import low_priority
 from penstock_server.engine.low_priority import LowPriority, give_way
 
-# Does the work of a job, with calls of llguidance on that thread if there is one; returns why it failed, or nothing.
-Work = Callable[[LowPriority | None], str]
-
 # A thread that has worked so long at a job is held by it. Those of usual grammars take a tenth of a millisecond.
 _HELD_S = 0.02
 # Threads for long jobs, and most threads that end a job which turned out to be long. When there are so many, further
@@ -40,6 +37,11 @@ class Kind(Enum):
     LONG = auto()
     # A grammar is built.
     BUILD = auto()
+
+
+# Does the work of a job, with calls of llguidance on that thread if there is one. Returns why it failed, or nothing; or
+# the kind of thread on which the job goes on, with the work that it has then.
+Work = Callable[[LowPriority | None], str | Kind]
 
 
 class Worker(Protocol):
@@ -67,29 +69,37 @@ class Job:
     def __init__(self, work: Work) -> None:
         self.done: Future[str] = Future()
         self.work = work
-        self._thread: Worker | None = None
-        self._begun_s = 0.0
+        # The thread that works at it, with its processor time when it began.
+        self._current: tuple[Worker, float] | None = None
+        # On threads that it has left.
         self._cost_s = 0.0
 
     def cost_s(self) -> float:
         """Processor time that it took so far: other load on the machine does not count."""
-        if self._thread is None or self.done.done():
-            return self._cost_s
+        # In this order: what it takes now must not be counted twice where it leaves its thread meanwhile.
+        cost_s, current = self._cost_s, self._current
+        if current is None:
+            return cost_s
+        thread, begun_s = current
         try:
-            return self._thread.processor_s() - self._begun_s
+            return cost_s + thread.processor_s() - begun_s
         except OSError:  # the thread has just ended, with this job
             return self._cost_s
 
-    def run(self, thread: Worker) -> None:
-        """Do the work on this thread."""
-        self._begun_s = thread.processor_s()
-        self._thread = thread
+    def run(self, thread: Worker) -> Kind | None:
+        """Do the work on this thread; returns the kind of thread on which the job goes on, if it is not done."""
+        begun_s = thread.processor_s()
+        self._current = thread, begun_s
         try:
-            reason = self.work(thread.low_priority)
+            result = self.work(thread.low_priority)
         except Exception as error:  # whatever is wrong with a grammar fails its slot alone
-            reason = str(error) or type(error).__name__
-        self._cost_s = thread.processor_s() - self._begun_s
-        self.done.set_result(reason)
+            result = str(error) or type(error).__name__
+        self._current = None
+        self._cost_s += thread.processor_s() - begun_s
+        if isinstance(result, Kind):
+            return result
+        self.done.set_result(result)
+        return None
 
 
 class GrammarThreads:
@@ -105,15 +115,10 @@ class GrammarThreads:
         for _ in range(_NUM_LONG_THREADS):
             self._thread(Kind.LONG)
 
-    def submit(self, work: Work, kind: Kind) -> Job:
-        """A job that is started at once."""
-        job = Job(work)
-        self.start(job, kind)
-        return job
-
-    def start(self, job: Job, kind: Kind) -> None:
-        """Start a job that was made before."""
+    def start(self, job: Job, kind: Kind) -> Job:
+        """Start a job; returns it."""
         self._jobs[kind].put(job)
+        return job
 
     def set_long_jobs_apart(self) -> None:
         """Put others in the places of the threads that are held by long jobs; these end with their jobs."""
@@ -125,13 +130,13 @@ class GrammarThreads:
                 self._threads[number] = self._thread(thread.kind)
 
     def _thread(self, kind: Kind) -> "_Thread":
-        return _Thread(self._jobs[kind], kind)
+        return _Thread(self._jobs, kind)
 
 
 class _Thread:
     """One thread, which does jobs of a queue until it is to end."""
 
-    def __init__(self, jobs: "SimpleQueue[Job]", kind: Kind) -> None:
+    def __init__(self, jobs: "dict[Kind, SimpleQueue[Job]]", kind: Kind) -> None:
         self.low_priority: LowPriority | None = None
         self.kind = kind
         self._jobs = jobs
@@ -173,9 +178,11 @@ class _Thread:
         if self.kind is Kind.BUILD:
             give_way(threading.get_native_id())
         while not self._is_ending:
-            job = self._jobs.get()
+            job = self._jobs[self.kind].get()
             if self.kind is Kind.LONG and not self._is_prepared:
                 self.low_priority, self._is_prepared = low_priority.start(), True
             self._job = job
-            job.run(self)
+            onward = job.run(self)
             self._job = None
+            if onward is not None:
+                self._jobs[onward].put(job)

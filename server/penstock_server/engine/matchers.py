@@ -39,11 +39,9 @@ class Matchers:
         """Whether to build a matcher of this grammar takes no time."""
         return grammar in self._kept
 
-    def build(self, grammar: Grammar, generated: list[int]) -> Matcher:
-        """A matcher behind these tokens; a ValueError if the text is wrong."""
+    def build(self, grammar: Grammar) -> Matcher:
+        """A matcher that has taken in nothing; a ValueError if the text is wrong."""
         matcher = (self._known(grammar) or self._compiled(grammar)).deep_copy()
-        if generated:
-            matcher.consume_tokens(generated)
         return Matcher(matcher, self._failed)
 
     def _known(self, grammar: Grammar) -> Any:
