@@ -155,8 +155,8 @@ def _has_space_kernel(x: Any, *others: Any) -> bool:
 
 
 def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> bool:
-    """The kernel does not round rows to int8."""
-    return not any(isinstance(part, IntGroups) and part.int8_inputs for part in parts)
+    """The kernel does not round rows."""
+    return not any(isinstance(part, IntGroups) and part.input_bits for part in parts)
 
 
 rms_norm = Row(reference.rms_norm, native=c_norm.rms_norm, native_if=c_norm.supports, gpu="norm.rms_norm")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from penstock_kernels import Float8Grid, IntGroups, Quantized, TableBlocks
 from penstock_kernels.base.bit_stream import pack
-from penstock_kernels.reference.quantized_linear import dequantize, round_to_int8
+from penstock_kernels.reference.quantized_linear import dequantize, round_inputs
 
 F8, POWERS = torch.float8_e4m3fn, torch.float8_e8m0fnu
 
@@ -25,8 +25,8 @@ def signed_groups(rows: int, columns: int, group: int, largest_zero: int = 9) ->
     return IntGroups(codes, torch.rand(shape), zeros, columns, 8, group)
 
 
-def taking_int8(matrix: IntGroups) -> IntGroups:
-    return replace(matrix, int8_inputs=True)
+def rounding(matrix: IntGroups, bits: int) -> IntGroups:
+    return replace(matrix, input_bits=bits)
 
 
 def with_offsets(matrix: IntGroups) -> IntGroups:
@@ -70,9 +70,12 @@ KINDS: dict[str, Make] = {
     "fp8 of rows": lambda rows, columns: float8_grid(rows, columns, 1, columns),
     "fp8 of blocks": lambda rows, columns: float8_grid(rows, columns, 32, 128),
 }
-# Whose rows are rounded to int8 first.
-INT8_KINDS: dict[str, Callable[[int, int], IntGroups]] = {
-    name: lambda rows, columns, make=make: taking_int8(make(rows, columns))  # type: ignore[misc]
+# Whose rows are rounded first.
+ROUNDING_KINDS: dict[str, Callable[[int, int], IntGroups]] = {
+    f"{name}, rows of int{bits}": lambda rows, columns, make=make, bits=bits: rounding(  # type: ignore[misc]
+        make(rows, columns), bits
+    )
+    for bits in (8, 16)
     for name, make in {
         "int4": lambda rows, columns: int_groups(rows, columns, 4, 32, False, torch.float16),
         "int4 with zeros": lambda rows, columns: int_groups(rows, columns, 4, 128, True, torch.bfloat16),
@@ -91,7 +94,7 @@ INT8_KINDS: dict[str, Callable[[int, int], IntGroups]] = {
         "int7": lambda rows, columns: int_groups(rows, columns, 7, 64, True, torch.float16),
     }.items()
 }
-ALL: dict[str, Make] = {**KINDS, **{f"{name}, rows of int8": make for name, make in INT8_KINDS.items()}}
+ALL: dict[str, Make] = {**KINDS, **ROUNDING_KINDS}
 # Of columns: whole groups, and what begins and ends within one; odd sizes.
 PARTS = [(0, 256), (0, 1000), (64, 1000), (16, 255), (8, 88), (2, 65), (13, 93), (7, 8)]
 
@@ -107,8 +110,8 @@ def _terms(weight: Quantized, numbers: torch.Tensor) -> torch.Tensor:
 
 def check(found: torch.Tensor, x: torch.Tensor, weight: Quantized, bias: torch.Tensor | None = None) -> None:
     """Against sums in float64, of what rows are rounded to where they are."""
-    rounds = isinstance(weight, IntGroups) and weight.int8_inputs
-    rows = (round_to_int8(x, weight) if rounds else x).double()  # type: ignore[arg-type]
+    rounds = isinstance(weight, IntGroups) and weight.input_bits
+    rows = (round_inputs(x, weight) if rounds else x).double()  # type: ignore[arg-type]
     numbers = dequantize(weight).double()
     expected, largest = rows @ numbers.T, rows.abs() @ _terms(weight, numbers).T
     if bias is not None:

@@ -187,8 +187,8 @@ for bits in (4, 8, 3):
     for columns in (77, 1, 16, 33):
         size = 3 * -(-columns * bits // 8)
         codes = torch.frombuffer(pages, dtype=torch.uint8, count=size, offset=mmap.PAGESIZE - size).view(3, -1)
-        for int8_inputs in (False, True):
-            weight = IntGroups(codes, torch.ones(3, 1), None, columns, bits, columns, int8_inputs=int8_inputs)
+        for input_bits in (0, 8, 16):
+            weight = IntGroups(codes, torch.ones(3, 1), None, columns, bits, columns, input_bits=input_bits)
             for rows in (1, 5):
                 assert quantized_linear(torch.ones(rows, columns), weight).isfinite().all()
 """

@@ -1,4 +1,4 @@
-"""`--cpu-activations int8`: the tokens of a model whose inputs are rounded, on any number of shards; else refused."""
+"""`--cpu-activations`: the tokens of a model whose inputs are rounded, on any number of shards; else refused."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -12,10 +12,12 @@ import pytest
 import torch
 from driver import Driver, Execute, Sequence, engine_config, make_engine
 from penstock_kernels import IntGroups
-from penstock_kernels.reference.quantized_linear import round_to_int8
+from penstock_kernels.reference.quantized_linear import round_inputs
 from penstock_server.base.errors import StartError
 from penstock_server.files.model_folder import open_folder
-from penstock_server.load.activations import check_activations
+from penstock_server.load import activations
+from penstock_server.load.activations import check_activations, rounding_of
+from penstock_server.network.quantization.quantization import NOT_ROUNDED
 from quantized_checks import prompts
 from quantized_models import Quantized, healthy, quantize
 from test_quantization_awq_gptq import AWQ, gptq, settings
@@ -34,17 +36,17 @@ def awq(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactor
 
 
 @contextmanager
-def _rounded(model: Any, num_shards: int) -> Iterator[None]:
+def _rounded(model: Any, num_shards: int, bits: int) -> Iterator[None]:
     """Make transformers round what the matrices of all layers are multiplied by, every shard its part of it."""
 
     def rounded(module: Any, inputs: tuple[torch.Tensor], num_parts: int) -> torch.Tensor:
         (x,) = inputs
         size = module.in_features
         codes, scales = torch.empty(0, size, dtype=torch.uint8), torch.empty(0, -(-size // GROUP))
-        matrix, share = IntGroups(codes, scales, None, size, 8, GROUP), size // num_parts
+        matrix, share = IntGroups(codes, scales, None, size, 8, GROUP, input_bits=bits), size // num_parts
         parts = torch.split(x.flatten(0, -2), share, dim=1)
         found = [
-            round_to_int8(part, matrix.columns(i * share, (i + 1) * share)) for i, part in enumerate(parts)
+            round_inputs(part, matrix.columns(i * share, (i + 1) * share)) for i, part in enumerate(parts)
         ]
         return torch.cat(found, 1).view_as(x)
 
@@ -59,21 +61,38 @@ def _rounded(model: Any, num_shards: int) -> Iterator[None]:
         handle.remove()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(("size", "bits"), [(1, 8), (2, 8), (3, 8), (1, 16), (2, 16)])
 def test_answers_are_those_of_rounded_inputs(
-    size: int, awq: Quantized, monkeypatch: pytest.MonkeyPatch
+    size: int, bits: int, awq: Quantized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = prompts(8)
     plain = [oracle.greedy(awq.oracle, prompt, 1)[1][0] for prompt in given]
-    with _rounded(awq.oracle, size):
+    with _rounded(awq.oracle, size, bits):
         rounded = [oracle.greedy(awq.oracle, prompt, 1)[1][0] for prompt in given]
-    with engines(awq.folder, size, monkeypatch, cpu_activations="int8") as ranks:
+    with engines(awq.folder, size, monkeypatch, cpu_activations=f"int{bits}") as ranks:
         found = _logprobs(execute_on_all(ranks), given)
     # Inputs that differ in their last bits may still be rounded to different codes: then an answer moves, a little.
     close = [abs(here - there) < 1e-4 for here, there in zip(found, rounded, strict=True)]
     assert sum(close) >= 6
     assert found == pytest.approx(rounded, abs=0.1)
-    assert all(abs(here - there) > 1e-4 for here, there in zip(found, plain, strict=True))
+    if bits == 8:
+        assert all(abs(here - there) > 1e-4 for here, there in zip(found, plain, strict=True))
+    else:
+        assert found == pytest.approx(plain, abs=2e-3)
+
+
+@pytest.mark.parametrize(("prefers", "expected"), [(True, 16), (False, 0)])
+def test_auto_rounds_only_what_is_coarser(
+    prefers: bool, expected: int, awq: Quantized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activations, "prefers_rounded", lambda: prefers)
+    for dtype, bits in (("float32", 0), ("bfloat16", expected)):
+        model = make_engine(awq.folder, dtype=dtype).model
+        assert isinstance(model, torch.nn.Module)
+        matrices = [part for it in model.modules() for part in getattr(it, "matrices", None) or ()]
+        assert {it.input_bits for it in matrices if isinstance(it, IntGroups)} == {bits}
+    cuda = rounding_of(engine_config(awq.folder), torch.device("cuda"), torch.bfloat16)
+    assert cuda == NOT_ROUNDED
 
 
 def _logprobs(execute: Execute, given: list[list[int]]) -> list[float]:

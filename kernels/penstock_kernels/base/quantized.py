@@ -13,8 +13,10 @@ import torch
 
 from penstock_kernels.base.bit_stream import columns_of
 
-# Inputs that are rounded to int8 with one scale.
+# Inputs that are rounded to whole numbers with one scale.
 INPUT_BLOCK = 32
+# The largest of those numbers, by their bits. Those of 16 bits have two digits, see native/src/rounded.c.
+LARGEST_INPUT = {8: 127, 16: 127 * 254 + 126}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +74,9 @@ class IntGroups(_Tensors):
     group_of_column: torch.Tensor | None = None
     # As `scales`, or None for 0.
     offsets: torch.Tensor | None = None
-    # Whether rows that are multiplied by it are rounded to int8 first, see `input_blocks`: only where `takes_int8`.
-    int8_inputs: bool = False
+    # Rows that are multiplied by it are rounded to whole numbers of so many bits first, 8 or 16, see `input_blocks`:
+    # only where it `takes_rounded`. 0: they are not.
+    input_bits: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -95,11 +98,11 @@ class IntGroups(_Tensors):
         """What parts of a fused matrix must have in common to be one product."""
         layout = self.bits, self.is_signed, self.group_size, self.first, self.group_of_column is None
         parts = self.zeros is None, self.offsets is None
-        return IntGroups, *layout, *parts, self.scales.dtype, self.int8_inputs
+        return IntGroups, *layout, *parts, self.scales.dtype, self.input_bits
 
     @property
-    def takes_int8(self) -> bool:
-        """Whether rows of int8 can be multiplied by it: groups in order, without offsets."""
+    def takes_rounded(self) -> bool:
+        """Whether rounded rows can be multiplied by it: groups in order, without offsets."""
         return self.group_of_column is None and self.offsets is None
 
     def rows(self, index: slice) -> "IntGroups":
@@ -136,7 +139,7 @@ class IntGroups(_Tensors):
 
 
 def input_blocks(matrix: IntGroups) -> torch.Tensor:
-    """The block of every input, counted up: [in_features]. Rows that are rounded to int8 have a scale for each block.
+    """The block of every input, counted up: [in_features]. Rounded rows have a scale for each block.
 
     A block has 32 neighbouring inputs, counted from the begin of a group on, and ends where the group ends. A part that
     lies in one group counts from its own begin.

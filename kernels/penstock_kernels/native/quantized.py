@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 
@@ -26,7 +27,7 @@ _SCALES = {**DTYPES, torch.float16: 2, torch.float8_e4m3fn: 3, torch.float8_e8m0
 _STEP = 64
 # Rows of a tile of the processor, and rows from which on tiles are faster.
 _SIDE, _WORTH_TILES = 16, 8
-# Bytes of a block of a row of int8, with its scale and sum, see src/quantized_int8.c.
+# Bytes of a block of a rounded row: one digit of its numbers, with a scale and a sum, see src/rounded.c.
 _BLOCK_BYTES = 40
 
 
@@ -52,12 +53,20 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("group_size", "first_in_group")),
         *((name, ctypes.c_int32) for name in ("num_rows", "dtype", "kind", "bits", "zero", "is_high_first")),
         *((name, ctypes.c_int32) for name in ("scale_dtype", "num_threads", "max_lanes", "has_amx")),
+        ("digits", ctypes.c_int32),
     )
 
 
 def supports(x: torch.Tensor, *_: object) -> bool:
     """Whether products can be in C."""
     return x.dtype in DTYPES and library() is not None
+
+
+@cache
+def prefers_rounded() -> bool:
+    """Whether rows of bfloat16 that are rounded to int16 are expected to be multiplied faster."""
+    compiled = library()
+    return compiled is not None and bool(compiled.penstock_prefers_rounded())
 
 
 def quantized_linear(
@@ -103,26 +112,28 @@ def multiply(
         torch.get_num_threads() if num_columns * x.numel() >= WORTH_THREADS else 1,
         max_lanes,
         has_amx,
+        _digits(parts[0]),
     )
-    op = "penstock_multiply_int8" if _has_int8_inputs(parts[0]) else "penstock_multiply_quantized"
+    op = "penstock_multiply_rounded" if _digits(parts[0]) else "penstock_multiply_quantized"
     run(op, call, x, rows, its_parts, parts, bias, output)
     return output
 
 
-def _has_int8_inputs(matrix: Quantized) -> bool:
-    return isinstance(matrix, IntGroups) and matrix.int8_inputs
+def _digits(matrix: Quantized) -> int:
+    """Of 8 bits, of the numbers that rows are rounded to; 0: they are not."""
+    return matrix.input_bits // 8 if isinstance(matrix, IntGroups) else 0
 
 
 def _memory(matrix: Quantized, num_rows: int, has_amx: bool) -> tuple[int, torch.Tensor]:
     """`padded_len` of src/quantized.h and what `rows` points to."""
-    if not isinstance(matrix, IntGroups) or not matrix.int8_inputs:
+    if not isinstance(matrix, IntGroups) or not matrix.input_bits:
         padded = -(-matrix.in_features // _STEP) * _STEP
         # Rows of 16 bits take half of it, and with those of the last tile they are there once more.
         num_rows += _SIDE // 2 if has_amx else 0
         return padded, torch.empty(num_rows, padded, dtype=torch.float32)
     num_bytes = _num_blocks(matrix) * _BLOCK_BYTES
     # One row more, for what is the same in all.
-    return num_bytes, torch.empty(num_rows + 1, num_bytes // 4, dtype=torch.float32)
+    return num_bytes, torch.empty(num_rows * _digits(matrix) + 1, num_bytes // 4, dtype=torch.float32)
 
 
 def _num_blocks(matrix: IntGroups) -> int:

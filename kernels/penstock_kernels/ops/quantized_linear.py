@@ -24,7 +24,7 @@ def quantized_linear(
 
     A tuple of weights means one weight with the rows of all, each with its own scales. Neighbours of one `kind` are one
     product; others, and parts that are plain tensors, are products of their own. With `invariant`, a row's result has
-    the same bits however many rows there are. Where a weight has `int8_inputs`, `x` is rounded first, for it alone.
+    the same bits however many rows there are. Where a weight has `input_bits`, `x` is rounded first, for it alone.
     """
     parts = weight if isinstance(weight, tuple) else (weight,)
     _check(x, parts, bias)
@@ -38,8 +38,8 @@ def quantized_linear(
     return products[0] if len(products) == 1 else torch.cat(products, dim=1)
 
 
-def _has_int8_inputs(part: Matrix) -> TypeGuard[IntGroups]:
-    return isinstance(part, IntGroups) and part.int8_inputs
+def _rounds_inputs(part: Matrix) -> TypeGuard[IntGroups]:
+    return isinstance(part, IntGroups) and part.input_bits > 0
 
 
 def _kind(part: Matrix) -> object:
@@ -65,8 +65,8 @@ def _check(x: torch.Tensor, parts: tuple[Matrix, ...], bias: torch.Tensor | None
         lambda: f"quantized_linear: x {tuple(x.shape)} against {[tuple(part.shape) for part in parts]}",
     )
     require(
-        not any(_has_int8_inputs(part) and not part.takes_int8 for part in parts),
-        "quantized_linear: int8_inputs needs groups in order, without offsets",
+        not any(_rounds_inputs(part) and not part.takes_rounded for part in parts),
+        "quantized_linear: input_bits needs groups in order, without offsets",
     )
     require(x.dtype in _X_DTYPES, lambda: f"quantized_linear: x is {x.dtype}")
     require(x.stride(1) == 1 or x.numel() == 0, "quantized_linear: the numbers of a row must be contiguous")

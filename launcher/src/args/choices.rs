@@ -102,9 +102,13 @@ pub enum AttentionBackend {
 /// What quantized weights are multiplied by on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CpuActivations {
+    /// `int16` for a model in bfloat16 on a processor where that is faster, else `float`
+    Auto,
     /// The numbers that come in, as they are
     Float,
-    /// Integers of 8 bits in blocks of 32, each with a scale
+    /// Integers of 16 bits in blocks of 32, each with a scale
+    Int16,
+    /// Integers of 8 bits in such blocks
     Int8,
 }
 

@@ -69,7 +69,7 @@ pub struct ShardArgs {
     pub all_reduce: AllReduce,
 
     /// What quantized weights are multiplied by on a CPU; `int8` is faster, and the numbers that come in are rounded
-    #[arg(long, env, default_value = "float")]
+    #[arg(long, env, default_value = "auto")]
     pub cpu_activations: CpuActivations,
 
     /// What serves the shards' end of the wire; `auto` takes `tonic`, in Rust, where it is installed

@@ -161,7 +161,7 @@ fn flags_of_gpus_are_passed_on_only_if_they_were_given() {
 fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
     let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
     assert!(shard("").contains(
-        "--kv-cache-dtype=auto --quantize-cache-gb=200 --attention-backend=auto --all-reduce=auto --cpu-activations=float"
+        "--kv-cache-dtype=auto --quantize-cache-gb=200 --attention-backend=auto --all-reduce=auto --cpu-activations=auto"
     ));
     assert!(shard("--all-reduce nccl").contains("--all-reduce=nccl"));
     assert!(shard("--cpu-activations int8").contains("--cpu-activations=int8"));

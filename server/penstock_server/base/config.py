@@ -43,8 +43,8 @@ AllReduce = Literal["auto", "nccl"]
 GenerationConfig = Literal["auto", "none"]
 
 
-# What quantized weights are multiplied by on a CPU: int8 in blocks, or the numbers as they are.
-CpuActivations = Literal["float", "int8"]
+# What quantized weights are multiplied by on a CPU: the numbers as they are, or integers in blocks.
+CpuActivations = Literal["auto", "float", "int16", "int8"]
 DrafterKind = Literal["ngram", "suffix", "draft", "medusa", "eagle", "mtp"]
 
 
@@ -244,7 +244,7 @@ class ServerConfig:
     overrides: ModelOverrides = ModelOverrides()
     # How many LoRA adapters the slots may use at one time; 0: none can be loaded.
     max_adapters: int = 8
-    cpu_activations: CpuActivations = "float"
+    cpu_activations: CpuActivations = "auto"
     # Folder of the small model or the heads that draft tokens; None: they are drafted from those of the sequence.
     draft_model_path: Path | None = None
     # What drafts; "ngram" where there is such a folder: whatever it has.

@@ -5,6 +5,7 @@ import torch
 from penstock_server.base.config import ServerConfig
 from penstock_server.base.errors import StartError
 from penstock_server.files.mtp_folder import MtpFolder
+from penstock_server.load.activations import rounding_of
 from penstock_server.load.allocation import allocating
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.load.draft_model import DraftModel
@@ -25,8 +26,8 @@ def load_mtp(
     served_len = config.cache.max_sequence_len or target.facts.max_sequence_len
     quantization = None
     if folder.quantization is not None:
-        int8_inputs = config.cpu_activations == "int8"
-        quantization = StoredQuantization(folder.quantization, folder.checkpoint, int8_inputs)
+        rounding = rounding_of(config, device, placement.dtype)
+        quantization = StoredQuantization(folder.quantization, folder.checkpoint, rounding)
     head = MtpHead(folder.spec, folder.names, target, placement, device, served_len)
     try:
         allocating("its weights", load_weights, head, folder.checkpoint, device, quantization)

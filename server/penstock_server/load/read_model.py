@@ -6,6 +6,7 @@ import torch
 
 from penstock_server.base.config import ServerConfig
 from penstock_server.files.model_folder import ModelFolder
+from penstock_server.load.activations import rounding_of
 from penstock_server.load.quantize_cache import cache_entry
 from penstock_server.network.decoder import Decoder
 from penstock_server.network.kv_cache import KvScale
@@ -43,13 +44,13 @@ def quantization_of(
     """How weights are quantized, if they are, and are read by the ranks of a group."""
     if folder.checkpoint is None:
         return None
-    int8_inputs = config.cpu_activations == "int8"
+    rounding = rounding_of(config, device, placement.dtype)
     if folder.quantization is not None:
-        return StoredQuantization(folder.quantization, folder.checkpoint, int8_inputs)
+        return StoredQuantization(folder.quantization, folder.checkpoint, rounding)
     if folder.at_load is None:
         return None
     entry = cache_entry(config.quantize_cache, folder.at_load, folder.checkpoint, device, placement)
-    return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, int8_inputs, entry)
+    return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, rounding, entry)
 
 
 def scales_of(

@@ -131,7 +131,7 @@ def load_weights(
         return
     with quantization.stored, blocks_apart():
         _load_quantized(model, checkpoint, device, quantization)
-    quantization.check_int8_inputs()
+    quantization.check_inputs()
     logger.info("%s", quantization.summary())
 
 

@@ -329,8 +329,8 @@ def _add_memory(add: _Add) -> None:
 def _add_computing(add: _Add) -> None:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
     add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
-    add("--cpu-activations", choices=get_args(CpuActivations), default="float",
-        help="what quantized weights are multiplied by on a cpu; int8: rounded, faster")  # fmt: skip
+    add("--cpu-activations", choices=get_args(CpuActivations), default="auto",
+        help="what quantized weights are multiplied by on a cpu; auto: int16 or float")  # fmt: skip
     add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
         help="who computes attention; auto: our own kernels for the device")  # fmt: skip
     add("--all-reduce", choices=get_args(AllReduce), default=CudaConfig().all_reduce,

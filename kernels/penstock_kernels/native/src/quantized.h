@@ -35,7 +35,7 @@ typedef struct {
 typedef struct {
     const void *x;     /* [num_rows, len], float32 or bfloat16 */
     void *rows;        /* memory for x in the order of the codes: [num_rows, padded_len] of float32, or, where it is
-                          rounded to int8, [num_rows + 1, padded_len] of bytes */
+                          rounded, [num_rows * digits + 1, padded_len] of bytes */
     const Part *parts; /* which make up all columns, in order */
     const void *bias;  /* [num_columns] of the type of x, or none */
     void *output;      /* [num_rows, num_columns] of the type of x, contiguous */
@@ -56,6 +56,7 @@ typedef struct {
     int32_t num_threads;
     int32_t max_lanes; /* numbers in the widest vector to use; 0: any */
     int32_t has_amx; /* many rows are multiplied in tiles where codes can be; memory for x is for whole tiles of it, too */
+    int32_t digits;  /* of the whole numbers that x is rounded to, see rounded.c; 0: it is not */
 } Quantized;
 
 /* Columns that a thread takes at a time. */

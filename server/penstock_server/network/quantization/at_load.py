@@ -17,7 +17,13 @@ from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.quantize_cache.entry import Entry
 from penstock_server.network.quantization.kept import Kept, Layout, NothingKept, open_kept
-from penstock_server.network.quantization.quantization import Quantization, QuantizationFacts, last_parts
+from penstock_server.network.quantization.quantization import (
+    NOT_ROUNDED,
+    Quantization,
+    QuantizationFacts,
+    Rounding,
+    last_parts,
+)
 from penstock_server.network.quantization.rounding import (
     FP4,
     NF4,
@@ -80,11 +86,11 @@ class QuantizationAtLoad(Quantization):
         asked: AtLoad,
         checkpoint: Checkpoint,
         device: torch.device,
-        int8_inputs: bool = False,
+        rounding: Rounding = NOT_ROUNDED,
         entry: Entry | None = None,
     ) -> None:
         target = TARGETS[asked]
-        super().__init__(f"{asked} at load ({target.name})", checkpoint, int8_inputs)
+        super().__init__(f"{asked} at load ({target.name})", checkpoint, rounding)
         self._scheme = Rounded(target, device)
         self._entry = entry
         self._kept: Kept = NothingKept()

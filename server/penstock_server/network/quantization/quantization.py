@@ -42,13 +42,21 @@ class QuantizationFacts(NamedTuple):
     from_cache: bool = False
 
 
+class Rounding(NamedTuple):
+    """To how many bits rows are rounded that are multiplied by the matrices that allow it; 0: they are not."""
+
+    bits: int = 0
+    # By the user: a model without such matrices is refused.
+    is_asked: bool = False
+
+
+NOT_ROUNDED = Rounding()
+
+
 class Quantization(ABC):
-    """Use `stored` in a `with`: files are open until its end.
+    """Use `stored` in a `with`: files are open until its end."""
 
-    With `int8_inputs`, matrices that can be are such that rows multiplied by them are rounded to int8.
-    """
-
-    def __init__(self, name: str, checkpoint: Checkpoint, int8_inputs: bool) -> None:
+    def __init__(self, name: str, checkpoint: Checkpoint, rounding: Rounding) -> None:
         # For people: "compressed-tensors pack-quantized".
         self.name = name
         self.stored = Stored(checkpoint)
@@ -56,9 +64,9 @@ class Quantization(ABC):
         self.plain: set[str] = set()
         self.quantized: set[str] = set()
         self._schemes: dict[Source, Scheme | None] = {}
-        self._int8_inputs = int8_inputs
+        self._rounding = rounding
         self._num_bytes = self._num_bytes_before = 0
-        self._with_int8_inputs: set[Source] = set()
+        self._with_rounding: set[Source] = set()
 
     @abstractmethod
     def find(self, source: Source) -> Scheme | None:
@@ -93,9 +101,9 @@ class Quantization(ABC):
         found = moved(self._part(MatrixPart(source, rows, columns, arrange)), device)
         self._num_bytes += found.nbytes
         self._num_bytes_before += 2 * found.shape[0] * found.shape[1]
-        if self._int8_inputs and isinstance(found, IntGroups) and found.takes_int8:
-            self._with_int8_inputs.add(source)
-            return replace(found, int8_inputs=True)
+        if self._rounding.bits and isinstance(found, IntGroups) and found.takes_rounded:
+            self._with_rounding.add(source)
+            return replace(found, input_bits=self._rounding.bits)
         return found
 
     def _part(self, part: MatrixPart) -> Quantized:
@@ -115,12 +123,12 @@ class Quantization(ABC):
         with Stored(self.stored.checkpoint) as stored:
             return dequantize(scheme.read(source, stored, slice(0, num_rows), slice(0, num_columns))).cpu()
 
-    def check_int8_inputs(self) -> None:
-        """Raise StartError where rows of int8 were asked for, and no matrix can multiply them."""
-        if self._int8_inputs and not self._with_int8_inputs:
+    def check_inputs(self) -> None:
+        """Raise StartError where rounded rows were asked for, and no matrix can multiply them."""
+        if self._rounding.is_asked and not self._with_rounding:
             raise StartError(
-                f"--cpu-activations int8 is for integers with groups in order, without offsets, and this "
-                f"model ({self.name}) has none; leave it out"
+                f"--cpu-activations int{self._rounding.bits} is for integers with groups in order, without offsets, "
+                f"and this model ({self.name}) has none; leave it out"
             )
 
     def facts(self) -> QuantizationFacts:
@@ -132,7 +140,8 @@ class Quantization(ABC):
 
     def summary(self) -> str:
         """One line for people."""
-        rounded = f"; {len(self._with_int8_inputs)} multiply rows of int8" if self._int8_inputs else ""
+        count = len(self._with_rounding)
+        rounded = f"; {count} multiply rows of int{self._rounding.bits}" if count else ""
         facts = self.facts()
         cached = ", from the cache" if facts.from_cache else ""
         return (
@@ -154,9 +163,9 @@ class Quantization(ABC):
 class StoredQuantization(Quantization):
     """A checkpoint that is quantized."""
 
-    def __init__(self, declared: Declared, checkpoint: Checkpoint, int8_inputs: bool = False) -> None:
+    def __init__(self, declared: Declared, checkpoint: Checkpoint, rounding: Rounding = NOT_ROUNDED) -> None:
         self._format = format_of(declared)
-        super().__init__(self._format.name, checkpoint, int8_inputs)
+        super().__init__(self._format.name, checkpoint, rounding)
 
     def find(self, source: Source) -> Scheme | None:
         is_plain = self.stored.is_in_16_bits(source.tensor("weight"))

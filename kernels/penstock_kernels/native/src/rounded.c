@@ -1,5 +1,8 @@
-/* x @ weight.T + bias with integers in groups as weights, where every row of x is rounded to int8, in blocks of 32
-   inputs with a scale each: products of a block are sums of integers, which are exact.
+/* x @ weight.T + bias with integers in groups as weights, where every row of x is rounded to whole numbers, in blocks of
+   32 inputs with a scale each: products of a block are sums of integers, which are exact.
+
+   A whole number has one digit, of 8 bits, or two: high * 254 + low, both from -127 to 127. Processors multiply most
+   numbers of 8 bits at a time. Where two digits gain nothing, numbers have 16 bits (`is_wide`).
 
    A block lies in one group. The products of a block are one number, and a result is the sum of those of its blocks in
    order: all variants add the same numbers in the same order, so that it has the same bits on every processor. */
@@ -13,11 +16,16 @@
 /* Inputs of a block, and words of 4 of them; blocks and rows for which codes and sums are kept. */
 enum { BLOCK = 32, WORDS = BLOCK / 4, CHUNK = 32, TILE = 64 };
 
-/* A block of a row of x. */
+/* What a high digit counts, and the largest whole number of one digit and of two: no digit of it is above 127. */
+enum { BASE = 254, LARGEST = 127, LARGEST_OF_TWO = 127 * BASE + 126 };
+
+/* A block of a row of x: one digit of its numbers. A row of two digits has blocks of high digits, and then those of low
+   ones; or, where numbers have 16 bits, of those in even places, and then those in odd ones. */
 typedef struct {
-    int32_t x[WORDS]; /* 4 numbers each, in the order of the codes */
+    int32_t x[WORDS]; /* 4 digits each, in the order of the codes, or 2 numbers */
+    /* Of all the numbers, in the first one alone. */
     float scale;
-    int32_t sum; /* of its numbers, times the zero of codes without zeros, which is taken from the products */
+    int32_t sum; /* times the zero of codes without zeros, which is taken from the products */
 } Block;
 
 static inline int is_one_group(const Quantized *call) {
@@ -52,11 +60,12 @@ static inline int64_t group_of(const Quantized *call, int64_t at) {
     return (call->first_in_group + at) / call->group_size;
 }
 
+/* The first blocks of a row of x; the second ones are behind them. */
 static inline char *row_of(const Quantized *call, int64_t row) {
-    return (char *)call->rows + row * call->padded_len;
+    return (char *)call->rows + row * call->digits * call->padded_len;
 }
 
-/* The same block of a later row. */
+/* The block of the same place in one of the next rows of blocks. */
 EVERYWHERE const Block *of_row(const Block *block, int row, int64_t stride) {
     return (const Block *)((const char *)block + row * stride);
 }
@@ -80,7 +89,7 @@ static void prepare_groups(const Quantized *call) {
 
 #define MORE_8 ",bmi2"
 #define MORE_512 ",bmi2,avx512vnni"
-#define VARIANT "quantized_int8_variant.h"
+#define VARIANT "rounded_variant.h"
 #include "variants.h"
 
 typedef struct {
@@ -117,7 +126,16 @@ static void multiply_share(const void *job, int64_t number) {
     product->with.multiply(product->call, part, from, least(from + SHARE, part->num_columns));
 }
 
-int penstock_multiply_int8(const Quantized *call) {
+/* Whether rows of two digits are expected to be multiplied faster than rows of bfloat16, which are not rounded. */
+int penstock_prefers_rounded(void) {
+#if defined(__x86_64__) && __GNUC__ >= 10
+    return lanes_with_words(0) >= 8 && !__builtin_cpu_supports("avx512bf16");
+#else
+    return 0;
+#endif
+}
+
+int penstock_multiply_rounded(const Quantized *call) {
     const Product product = {call, variant(call)};
     for_each(call->num_threads, call->num_rows + 1, prepare_row, &product);
     for_each(call->num_threads, count_shares(call), multiply_share, &product);

@@ -1,13 +1,13 @@
-/* Products with rows of int8, for one width of vectors. A tile of LANES columns is multiplied a block at a time: vectors
+/* Products with rounded rows, for one width of vectors. A tile of LANES columns is multiplied a block at a time: vectors
    hold 4 codes of every column, and those of a row the same 4 numbers in every lane. */
 
 #include "unpack_variant.h"
 
 typedef int8_t NAME(bytes) __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
-typedef int8_t NAME(few) __attribute__((vector_size(LANES)));
+typedef int16_t NAME(few) __attribute__((vector_size(LANES * 2)));
 #define bytes NAME(bytes)
 
-/* Rows that are multiplied at a time, so that their sums stay in registers. */
+/* Sums of a row of x or of a digit that stay in registers. */
 #define SIDE (LANES == 16 ? 8 : 4)
 
 /* Some blocks of a tile. */
@@ -17,6 +17,9 @@ typedef struct {
     ivec zeros[CHUNK + LANES]; /* less than nothing: they are added */
     int num_blocks;
 } NAME(Chunk);
+
+/* Whether numbers of two digits are kept as such of 16 bits: products of 8 bits, with signs, take twice the instructions. */
+INLINE int NAME(is_wide)(const int digits, const int is_small) { return LANES == 8 && digits == 2 && !is_small; }
 
 /* Whether unsigned codes become signed ones, as the processor multiplies them, or the other way round. */
 INLINE int NAME(is_flipped)(const Quantized *call) {
@@ -33,7 +36,7 @@ INLINE ivec NAME(dot)(ivec sums, ivec codes, ivec x) {
 #if LANES == 16
     return (ivec)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)x);
 #elif LANES == 8
-    /* sums of two products must fit 16 bits */
+    /* sums of two products must fit 16 bits: a size is at most 128, and a digit 127 */
     const __m256i size = _mm256_abs_epi8((__m256i)codes), signed_x = _mm256_sign_epi8((__m256i)x, (__m256i)codes);
     return sums + (ivec)_mm256_madd_epi16(_mm256_maddubs_epi16(size, signed_x), _mm256_set1_epi16(1));
 #else
@@ -43,16 +46,21 @@ INLINE ivec NAME(dot)(ivec sums, ivec codes, ivec x) {
 #endif
 }
 
-/* x * y, both of at most 16 bits. */
-INLINE ivec NAME(times)(ivec x, ivec y) {
+/* A block's sum of numbers, times zeros of at most 16 bits. */
+INLINE ivec NAME(times)(int32_t sum, ivec zeros, const int digits) {
+    if (digits == 2) return sum * zeros;
+    /* The sum fits 16 bits, too. */
 #if LANES == 16
-    return (ivec)_mm512_madd_epi16((__m512i)x, (__m512i)(y & 0xffff));
+    return (ivec)_mm512_madd_epi16((__m512i)(sum - (ivec){0}), (__m512i)(zeros & 0xffff));
 #elif LANES == 8
-    return (ivec)_mm256_madd_epi16((__m256i)x, (__m256i)(y & 0xffff));
+    return (ivec)_mm256_madd_epi16((__m256i)(sum - (ivec){0}), (__m256i)(zeros & 0xffff));
 #else
-    return x * y;
+    return sum * zeros;
 #endif
 }
+
+/* high * BASE + low. */
+INLINE ivec NAME(join)(ivec high, ivec low) { return (high << 8) - (high << 1) + low; }
 
 /* sum + x * y, rounded once. */
 INLINE vec NAME(fused)(vec x, vec y, vec sum) {
@@ -131,40 +139,66 @@ INLINE int32_t NAME(gather)(const Quantized *call, int row, int64_t at, int64_t 
     return found;
 }
 
-/* A block as int8, and its scale. Numbers too small for one are zero; with one that is not finite, so is the scale. */
-INLINE float NAME(round)(const Quantized *call, int row, int64_t at, int64_t count, int8_t *to) {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, halves to even ones */
+/* To whole numbers, halves to even ones. */
+INLINE ivec NAME(whole)(vec x) {
+    const float magic = 12582912.0f; /* 1.5 * 2^23 */
+    return (ivec)(x + magic) - (ivec)NAME(all)(magic);
+}
+
+/* A block as whole numbers, and its scale. Numbers too small for one are zero; with one that is not finite, so is the
+   scale. */
+INLINE float NAME(round)(const Quantized *call, int row, int64_t at, int64_t count, int16_t *to) {
     float numbers[BLOCK];
-    const float scale = from_bits((uint32_t)NAME(gather)(call, row, at, count, numbers)) / 127.0f;
+    const float largest = call->digits == 2 ? LARGEST_OF_TWO : LARGEST;
+    const float scale = from_bits((uint32_t)NAME(gather)(call, row, at, count, numbers)) / largest;
     if (!(scale >= FLT_MIN && scale <= FLT_MAX)) {
-        memset(to, 0, BLOCK);
+        memset(to, 0, BLOCK * sizeof *to);
         return scale < FLT_MIN ? 0.0f : scale;
     }
     for (int i = 0; i < BLOCK; i += LANES) {
-        const vec shifted = NAME(load)(numbers + i) / NAME(all)(scale) + magic;
-        const NAME(few) whole = __builtin_convertvector((ivec)shifted - (ivec)NAME(all)(magic), NAME(few));
-        memcpy(to + i, &whole, sizeof whole);
+        const ivec whole = NAME(whole)(NAME(load)(numbers + i) / NAME(all)(scale));
+        const NAME(few) its = __builtin_convertvector(whole, NAME(few));
+        memcpy(to + i, &its, sizeof its);
     }
     return scale;
+}
+
+/* Whole numbers of one digit or two as blocks; `next`: the block of the second digits. */
+INLINE void NAME(store_digits)(const Quantized *call, const int16_t *whole, Block *block, Block *next) {
+    const int is_split = is_in_pairs(call);
+    int8_t *first = (int8_t *)block->x, *second = (int8_t *)next->x;
+    for (int i = 0; i < BLOCK; i++) {
+        const int to = is_split ? i / 2 + i % 2 * (BLOCK / 2) : i;
+        if (call->digits == 1) first[to] = (int8_t)whole[i];
+        else {
+            const int high = (whole[i] + LARGEST + 128 * BASE) / BASE - 128; /* the dividend is above zero */
+            first[to] = (int8_t)high;
+            second[to] = (int8_t)(whole[i] - high * BASE);
+        }
+    }
+}
+
+/* Those of 16 bits; `next`: the block of those in odd places. */
+INLINE void NAME(store_wide)(const int16_t *whole, Block *block, Block *next) {
+    for (int i = 0; i < BLOCK / 2; i++) {
+        ((int16_t *)block->x)[i] = whole[2 * i];
+        ((int16_t *)next->x)[i] = whole[2 * i + 1];
+    }
 }
 
 /* A row of x. */
 static TARGET void NAME(prepare)(const Quantized *call, int row) {
     const int32_t factor = call->parts->zeros ? 1 : -NAME(zero)(call, call->zero);
-    Block *block = (Block *)row_of(call, row);
-    for (int64_t at = 0, end; at < call->len; at = end, block++) {
-        int8_t whole[BLOCK];
+    Block *block = (Block *)row_of(call, row), *next = (Block *)(row_of(call, row) + call->padded_len);
+    for (int64_t at = 0, end; at < call->len; at = end, block++, next++) {
+        int16_t whole[BLOCK];
         end = block_end(call, at);
         block->scale = NAME(round)(call, row, at, end - at, whole);
         int32_t sum = 0;
         for (int i = 0; i < BLOCK; i++) sum += whole[i];
         block->sum = factor * sum;
-        if (!is_in_pairs(call)) memcpy(block->x, whole, BLOCK);
-        else
-            for (int i = 0; i < BLOCK / 2; i++) {
-                ((int8_t *)block->x)[i] = whole[2 * i];
-                ((int8_t *)block->x)[BLOCK / 2 + i] = whole[2 * i + 1];
-            }
+        if (NAME(is_wide)(call->digits, is_small(call))) NAME(store_wide)(whole, block, next);
+        else NAME(store_digits)(call, whole, block, next);
     }
 }
 
@@ -296,8 +330,32 @@ static TARGET int64_t NAME(load_chunk)(
     return until;
 }
 
-/* Products of a block with `num_rows` rows, a constant, added to the sums of each. */
-INLINE void NAME(multiply_block)(
+#if LANES == 8
+/* Codes of 8 bits with signs as such of 16 bits: of 4, the first and the third, or the second and the last. */
+INLINE __m256i NAME(even)(ivec codes) { return _mm256_srai_epi16(_mm256_slli_epi16((__m256i)codes, 8), 8); }
+
+INLINE __m256i NAME(odd)(ivec codes) { return _mm256_srai_epi16((__m256i)codes, 8); }
+
+/* Products of a block with `num_rows` rows of numbers of 16 bits, added to the sums of each. */
+INLINE void NAME(multiply_wide)(
+    const ivec *codes, const Block *block, int64_t stride, ivec *sums, const int num_rows
+) {
+    for (int w = 0; w < WORDS; w++) {
+        const __m256i even = NAME(even)(codes[w]), odd = NAME(odd)(codes[w]);
+        for (int r = 0; r < num_rows; r++) {
+            const __m256i first = _mm256_set1_epi32(of_row(block, 2 * r, stride)->x[w]);
+            const __m256i second = _mm256_set1_epi32(of_row(block, 2 * r + 1, stride)->x[w]);
+            sums[r] += (ivec)_mm256_madd_epi16(even, first);
+            IN_ORDER(sums[r]);
+            sums[r] += (ivec)_mm256_madd_epi16(odd, second);
+            IN_ORDER(sums[r]);
+        }
+    }
+}
+#endif
+
+/* Products of a block with `num_rows` rows of digits, a constant, added to the sums of each. */
+INLINE void NAME(multiply_digits)(
     const ivec *codes, const Block *block, int64_t stride, ivec *sums, const int num_rows, const int is_small
 ) {
 #if LANES == 8
@@ -323,7 +381,37 @@ INLINE void NAME(multiply_block)(
         }
 }
 
-/* Rows of x by a chunk, added to totals. Only `chunk`, `groups`, `block` and `stride` are no constants. */
+/* Products of a block with `num_rows` rows of x, a constant, added to the sums of each. */
+INLINE void NAME(multiply_block)(
+    const ivec *codes,
+    const Block *block,
+    int64_t stride,
+    ivec *sums,
+    const int num_rows,
+    const int digits,
+    const int is_small
+) {
+#if LANES == 8
+    if (NAME(is_wide)(digits, is_small)) {
+        NAME(multiply_wide)(codes, block, stride, sums, num_rows);
+        return;
+    }
+#endif
+    if (digits == 1) {
+        NAME(multiply_digits)(codes, block, stride, sums, num_rows, is_small);
+        return;
+    }
+    ivec both[SIDE];
+    for (int r = 0; r < num_rows; r++) {
+        both[2 * r] = (ivec){0};
+        both[2 * r + 1] = sums[r];
+    }
+    NAME(multiply_digits)(codes, block, stride, both, 2 * num_rows, is_small);
+    for (int r = 0; r < num_rows; r++) sums[r] = NAME(join)(both[2 * r], both[2 * r + 1]);
+}
+
+/* Rows of x by a chunk, added to totals. Only `chunk`, `groups`, `block` and `stride`, of rows of blocks, are no
+   constants. */
 INLINE void NAME(add_rows)(
     const NAME(Chunk) *chunk,
     const int32_t *groups,
@@ -331,6 +419,7 @@ INLINE void NAME(add_rows)(
     int64_t stride,
     vec *totals,
     const int num_rows,
+    const int digits,
     const int is_small,
     const int has_zeros
 ) {
@@ -340,12 +429,12 @@ INLINE void NAME(add_rows)(
         const int group = groups[b] - groups[0];
         ivec sums[SIDE];
         for (int r = 0; r < num_rows; r++) {
-            sums[r] = of_row(block, r, stride)->sum - (ivec){0};
-            if (has_zeros) sums[r] = NAME(times)(sums[r], chunk->zeros[group]);
+            const int32_t sum = of_row(block, r * digits, stride)->sum;
+            sums[r] = has_zeros ? NAME(times)(sum, chunk->zeros[group], digits) : sum - (ivec){0};
         }
-        NAME(multiply_block)(chunk->codes + b * WORDS, block, stride, sums, num_rows, is_small);
+        NAME(multiply_block)(chunk->codes + b * WORDS, block, stride, sums, num_rows, digits, is_small);
         for (int r = 0; r < num_rows; r++) {
-            const vec scale = NAME(all)(of_row(block, r, stride)->scale) * chunk->scales[group];
+            const vec scale = NAME(all)(of_row(block, r * digits, stride)->scale) * chunk->scales[group];
             its[r] = NAME(fused)(__builtin_convertvector(sums[r], vec), scale, its[r]);
         }
     }
@@ -359,17 +448,20 @@ INLINE void NAME(add_all)(
     int row,
     int num_rows,
     vec *totals,
+    const int digits,
     const int is_small,
     const int has_zeros
 ) {
     const int32_t *groups = groups_of(call) + first_block;
+    const int most = NAME(is_wide)(digits, is_small) ? SIDE : SIDE / digits;
     for (int r = 0, count; r < num_rows; r += count) {
         const Block *block = (const Block *)row_of(call, row + r) + first_block;
         const int left = num_rows - r;
-#define ADD(rows) NAME(add_rows)(chunk, groups, block, call->padded_len, totals + r, count = rows, is_small, has_zeros)
-        if (left >= SIDE) ADD(SIDE);
-        else if (left >= 4) ADD(4);
-        else if (left >= 2) ADD(2);
+#define ADD(rows) \
+    NAME(add_rows)(chunk, groups, block, call->padded_len, totals + r, count = rows, digits, is_small, has_zeros)
+        if (left >= most) ADD(most);
+        else if (left >= 4 && most > 4) ADD(4);
+        else if (left >= 2 && most > 2) ADD(2);
         else ADD(1);
 #undef ADD
     }
@@ -397,18 +489,26 @@ static TARGET void NAME(multiply_tile)(
     int64_t block = 0;
     for (int64_t at = 0; at < call->len; block += chunk.num_blocks) {
         at = NAME(load_chunk)(call, part, column, at, &chunk);
-#define ADD(is_small, has_zeros) NAME(add_all)(call, &chunk, block, row, end - row, totals, is_small, has_zeros)
-        if (is_small(call) && part->zeros) ADD(1, 1);
-        else if (is_small(call)) ADD(1, 0);
-        else if (part->zeros) ADD(0, 1);
-        else ADD(0, 0);
+#define ADD(digits, is_small, has_zeros) \
+    NAME(add_all)(call, &chunk, block, row, end - row, totals, digits, is_small, has_zeros)
+#define ADD_DIGITS(digits) \
+    if (is_small(call) && part->zeros) ADD(digits, 1, 1); \
+    else if (is_small(call)) ADD(digits, 1, 0); \
+    else if (part->zeros) ADD(digits, 0, 1); \
+    else ADD(digits, 0, 0)
+        if (call->digits == 2) {
+            ADD_DIGITS(2);
+        } else {
+            ADD_DIGITS(1);
+        }
+#undef ADD_DIGITS
 #undef ADD
     }
     for (int r = 0; row + r < end; r++) NAME(write)(call, row + r, part->first + column, totals[r], count);
 }
 
 #if LANES == 8
-#include "quantized_int8_row.h"
+#include "rounded_row.h"
 #endif
 
 static TARGET void NAME(multiply)(const Quantized *call, const Part *part, int64_t from, int64_t until) {
