@@ -88,7 +88,7 @@ def choose(name: str, demand: Demand) -> Backend:
     """Raises Unsupported. `auto` is our own implementation for the device: no other was measured to be faster."""
     if name == "auto":
         own = _own_name(demand)
-        return Backend(own, captures_prompts=own == "triton")
+        return Backend(own, captures_prompts=own != "reference")
     reason = _REFUSALS[name](demand)
     if reason is not None:
         raise Unsupported(reason)
@@ -234,7 +234,7 @@ def _make_triton(demand: Demand) -> Backend:
 
 
 def _make_native(demand: Demand) -> Backend:
-    return Backend("native", native.paged_attention)
+    return Backend("native", native.paged_attention, captures_prompts=True)
 
 
 def reference_backend(device: torch.device) -> Backend:

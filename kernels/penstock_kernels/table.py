@@ -40,6 +40,7 @@ from penstock_kernels.native import rotary as c_rotary
 from penstock_kernels.native import route as c_route
 from penstock_kernels.native import sampling as c_sampling
 from penstock_kernels.native import selective_scan as c_selective_scan
+from penstock_kernels.native import spans as c_spans
 from penstock_kernels.native import state_space as c_state_space
 
 Arguments = ParamSpec("Arguments")
@@ -309,7 +310,12 @@ find_decodes = Row(
     gpu="find_spans.find_decodes",
     gpu_if=_joins_nothing,
 )
-find_spans = Row(reference.find_spans, gpu="find_spans.find_spans")
+find_spans = Row(
+    reference.find_spans,
+    native=c_spans.find_spans,
+    native_if=c_spans.supports,
+    gpu="find_spans.find_spans",
+)
 write_runs = Row(reference.write_runs, gpu="write_runs.write_runs")
 all_finite = Row(reference.all_finite, native=c_finite.all_finite, native_if=c_finite.supports)
 penalize = Row(reference.penalize, gpu="adjust.penalize")

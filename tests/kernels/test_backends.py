@@ -228,7 +228,8 @@ def test_an_older_varlen_is_refused_and_this_one_is_not(monkeypatch: pytest.Monk
 
 
 def test_what_is_our_own_is_taken_unless_asked() -> None:
-    assert choose("auto", MODEL).name == ("native" if library() else "reference")
+    on_cpu = choose("auto", MODEL)
+    assert (on_cpu.name, on_cpu.captures_prompts) == ("native" if library() else "reference", bool(library()))
     assert choose("auto", replace(MODEL, dtype=torch.float16, cache_dtype=torch.float16)).name == "reference"
     assert choose("auto", ON_GPU).name == "triton"
     for demand in (replace(ON_GPU, has_chunks=True), replace(ON_GPU, has_slopes=True)):

@@ -17,6 +17,7 @@ from penstock_kernels import (
     all_finite,
     embedding,
     find_decodes,
+    find_spans,
     gate_by_sigmoid,
     gelu_mul,
     linear,
@@ -392,6 +393,18 @@ def test_decodes_are_found_where_the_rows_have_them() -> None:
     assert found.context_lens.tolist() == [30, 0, 8, 0], "the spare row has no context"
     with pytest.raises(ValueError, match="int64"):
         find_decodes(slots.int(), positions.int(), tokens, block_table, 4, 6)
+
+
+@pytest.mark.parametrize("lens", [[1], [3, 0, 1, 7], [0, 0, 5], [0], [2, 1] * 3])
+@pytest.mark.parametrize("num_more", [0, 1, 9])
+def test_rows_of_spans_are_found(lens: list[int], num_more: int) -> None:
+    rows = torch.randint(0, 99, (7, 40), dtype=torch.int32)
+    block_table, tokens = rows[:, :9], rows[:, 10:40]
+    slots, starts = torch.randperm(6)[: len(lens)], torch.randint(0, 20, (len(lens),))
+    given = (slots, starts, torch.tensor(lens), sum(lens) + num_more, tokens, block_table, 4, 6)
+    for ours, expected in zip(find_spans(*given), reference.find_spans(*given), strict=True):
+        assert torch.equal(ours, expected)
+        assert ours.dtype == expected.dtype
 
 
 @pytest.mark.parametrize("find", [find_decodes, reference.find_decodes])

@@ -242,14 +242,14 @@ def test_every_number_of_decodes_has_a_graph(
     assert all(size <= 1.25 * before for before, size in pairwise(chosen) if before >= 256)
 
 
-@pytest.mark.parametrize(("num_bytes", "of_ranks", "largest"), [
-    (9 << 20, [1 << 20], 128),
-    (219 << 20, [1 << 20], 74),
-    (219 << 20, [40], 40),
-    (16 << 30, [1 << 20], 32),
+@pytest.mark.parametrize(("num_bytes", "of_ranks", "largest", "prompts"), [
+    (9 << 20, [1 << 20], 128, 256),
+    (219 << 20, [1 << 20], 74, 72),
+    (219 << 20, [40], 40, 40),
+    (16 << 30, [1 << 20], 32, 0),
 ])  # fmt: skip
 def test_on_a_cpu_larger_steps_of_small_models_are_recorded(
-    num_bytes: int, of_ranks: list[int], largest: int
+    num_bytes: int, of_ranks: list[int], largest: int, prompts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All ranks record the same sizes."""
     group = SimpleNamespace(gather_numbers=lambda *mine: [mine, *((number,) for number in of_ranks)])
@@ -257,17 +257,17 @@ def test_on_a_cpu_larger_steps_of_small_models_are_recorded(
         config=SimpleNamespace(cuda=CudaConfig(), cache=SimpleNamespace(num_slots=8)),
         device=torch.device("cpu"),
         group=group,
-        # Without memory of its own.
-        model=[torch.empty(1, dtype=torch.uint8).expand(4)],
+        model=SimpleNamespace(state_shape=None),
+        ranks=SimpleNamespace(stage=SimpleNamespace(count=1)),
+        attention=SimpleNamespace(captures_prompts=True),
     )
-    torch_threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sizes, "bytes_of", lambda _model: num_bytes)
-            assert sizes._decode_graph_sizes(loaded) == tuple(range(1, largest + 1))  # type: ignore[arg-type]
-    finally:
-        torch.set_num_threads(torch_threads)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(sizes, "bytes_of", lambda _model: num_bytes)
+    monkeypatch.setattr(sizes, "wanted_limits", lambda _loaded: SimpleNamespace(max_step_tokens=2048))
+    chosen = sizes._decode_graph_sizes(loaded), sizes._prompt_graph_sizes(loaded)  # type: ignore[arg-type]
+    assert chosen == (tuple(range(1, largest + 1)), tuple(range(8, prompts + 1, 8)))
+    loaded.attention.captures_prompts = False
+    assert sizes._prompt_graph_sizes(loaded) == ()  # type: ignore[arg-type]
 
 
 def _reads_a_number(x: torch.Tensor) -> None:

@@ -1,8 +1,9 @@
-"""Steps with prompts in a fixed number of tokens, as a GPU replays them: the same tokens, whatever pads a step.
+"""Steps with prompts in a fixed number of tokens, which are recorded here: the same tokens, whatever pads a step.
 
-On a CPU they are computed anew by the code that a GPU captures; `test_capture` watches the capture itself.
+A GPU captures the same code; `test_capture` watches the capture itself.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from counting_model import counting_model, eagle_head, medusa_heads
 from driver import Driver, Sequence, execute_on, make_engine
 from open_spans import SIZES, Told, generate
+from penstock_kernels.native.recording import Arena, NotRecordable, Recording
 from penstock_server.base.config import CudaConfig
+from penstock_server.engine import recordings
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.graph_pool import GraphPool
@@ -26,7 +29,7 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("gemma2", {"head_dim": 16}),
     ("mistral", {"sliding_window": 6, "head_dim": 16}),
     ("qwen3_moe", {"head_dim": 16}),
-    ("gpt2", {"head_dim": None, "num_key_value_heads": None}),
+    ("gpt2", {"head_dim": None, "num_key_value_heads": None, "hidden_size": 64}),
 ]
 DRAWN = SamplingParams(temperature=0.9, top_k=20, seed=7, num_top_logprobs=3)
 
@@ -88,6 +91,39 @@ def test_tokens_are_those_of_free_steps(
     engine.staging.stage = counted  # type: ignore[method-assign,assignment]
     check(Driver(execute_on(engine)).run(sequences(), seed=5), free)
     assert not free_steps, "every step has few tokens"
+
+
+def test_a_step_is_recorded_once(saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, computed = with_graphs(saved_model(head_dim=16).folder, (8, 20)), []
+    compute = PromptGraphs._compute
+
+    def counted(graphs: PromptGraphs, size: int) -> None:
+        computed.append(size)
+        compute(graphs, size)
+
+    monkeypatch.setattr(PromptGraphs, "_compute", counted)
+    Driver(execute_on(engine)).run(sequences(), seed=5)
+    assert sorted(computed) == [8, 20]
+
+
+def test_where_nothing_can_be_recorded_no_step_is_padded(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = saved_model(head_dim=16).folder
+    free = Driver(execute_on(make_engine(folder, cuda=CudaConfig(())))).run(sequences(), seed=5)
+
+    def refused(compute: Callable[[], object], _arena: Arena) -> Recording:
+        compute()
+        raise NotRecordable("a test says so")
+
+    monkeypatch.setattr(recordings, "record", refused)
+    engine = with_graphs(folder, (8, 20))
+    with caplog.at_level(logging.INFO):
+        check(Driver(execute_on(engine)).run(sequences(), seed=5), free)
+    assert caplog.text.count("steps with prompts are not recorded: a test says so") == 1
+    engine.clear()
+    assert engine.prompt_graphs is not None
+    assert engine.prompt_graphs.shape_for(admit(engine, 5)) is None
 
 
 def test_a_step_takes_the_smallest_size_and_larger_ones_run_free(saved_model: Callable[..., Any]) -> None:

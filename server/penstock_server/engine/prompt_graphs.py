@@ -5,7 +5,8 @@ graph has rows for as many tokens as its size, and spans for as many sequences a
 decodes, which are prompts, and how long each is, its kernels read on the device. Rows behind the last span are those of
 the spare row: nobody reads their result, and what they write goes to the spare block.
 
-On a GPU alone. A step that fits into no size runs op by op, and so does one with adapters.
+On CUDA a graph is captured for every size before the first step. On a CPU a step is recorded when its size first comes.
+A step that fits into no size runs op by op, and so does one with adapters.
 """
 
 from bisect import bisect_left
@@ -20,6 +21,7 @@ from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
+from penstock_server.engine.recordings import Recordings, can_record
 from penstock_server.engine.slots import Slots
 from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
@@ -66,13 +68,14 @@ class PromptGraphs:
         # computed by their number of tokens, each with a map of its own: they run op by op.
         self._decode_len = 1 if slots.batch_invariant else MAX_DECODE_LEN
         self._replays: dict[int, Replay] = {}
+        self._recordings = Recordings("steps with prompts") if can_record(device) else None
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Before the first step. Elsewhere than on a GPU, steps of these shapes are computed op by op."""
-        for size in reversed(self.sizes):
-            compute = partial(self._compute, size)
-            self._replays[size] = self._pool.capture(compute) if self.slots.device.type == "cuda" else compute
+        """Before the first step, on CUDA."""
+        if self.slots.device.type == "cuda":
+            for size in reversed(self.sizes):
+                self._replays[size] = self._pool.capture(partial(self._compute, size))
 
     def rehearse(self) -> None:
         """Compute a step of each size, without a graph."""
@@ -82,12 +85,17 @@ class PromptGraphs:
     def close(self) -> None:
         """Destroy the captured graphs."""
         self._replays.clear()
+        if self._recordings is not None:
+            self._recordings.clear()
         self._pool.close()
 
     def shape_for(self, spans: Sequence[Span]) -> GraphShape | None:
         """The smallest graph for a step over these spans, if there is one."""
         size = self._size_of(sum(span.length for span in spans))
         if size is None or self.slots.use_adapters(list(spans)):
+            return None
+        if self._recordings is not None and not self._recordings.is_possible:
+            # To pad such a step would only cost time.
             return None
         longer = [span.length for span in spans if span.length > self._decode_len]
         if len(longer) > _MOST_PROMPTS or min(longer, default=MAX_DECODE_LEN + 1) <= MAX_DECODE_LEN:
@@ -97,7 +105,11 @@ class PromptGraphs:
     def run(self, numbers: torch.Tensor, size: int) -> torch.Tensor:
         """Hidden states [size, hidden_size], valid until the next run. numbers: those of `PaddedSpans`."""
         self._inputs[:, : numbers.shape[1]].copy_(numbers)
-        self._replays[size]()
+        compute = self._replays.get(size) or partial(self._compute, size)
+        if self._recordings is None:
+            compute()
+        else:
+            self._recordings.run(size, compute)
         return self._hidden[:size]
 
     def states(self, num_tokens: int) -> torch.Tensor | None:

@@ -31,6 +31,15 @@ class Recordings:
         self._replays: dict[Hashable, Replay] = {}
         self._is_possible = True
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether none was refused yet."""
+        return self._is_possible
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._replays.clear()
+
     def run(self, key: Hashable, compute: Replay) -> None:
         """Compute, or what was computed by this key once more."""
         replay = self._replays.get(key)

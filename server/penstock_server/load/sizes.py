@@ -39,6 +39,8 @@ _USUAL_GRAPH_SIZES = (
 # Tokens of steps with prompts. In larger steps a GPU takes longer than the host does for their launches: a layer of 8B
 # at 512 tokens takes 0.3 ms at 800 TFLOP/s. Unmeasured. At most an eighth of what is computed is padding from 128 on.
 _PROMPT_GRAPH_SIZES = (*range(16, 128, 16), *range(128, 513, 32))
+# On a CPU, as far as recordings pay: there padding takes time, too, at most a tenth from 80 tokens on.
+_RECORDED_PROMPTS = range(8, 257, 8)
 
 
 def choose_graph_sizes(loaded: Loaded) -> GraphSizes:
@@ -57,16 +59,15 @@ def _decode_graph_sizes(loaded: Loaded) -> tuple[int, ...]:
     if asked is not None:
         return tuple(sorted({min(size, num_slots) for size in asked}))
     if loaded.device.type != "cuda":
-        return tuple(range(1, _largest_recording(loaded) + 1))
+        few, many = _RECORDED_ROWS
+        return tuple(range(1, max(few, min(_affordable_recording(loaded), many)) + 1))
     return (*(size for size in _USUAL_GRAPH_SIZES if size < num_slots), min(num_slots, _LARGEST_GRAPH))
 
 
-def _largest_recording(loaded: Loaded) -> int:
-    """The same on all ranks: they exchange what each has computed."""
-    few, many = _RECORDED_ROWS
+def _affordable_recording(loaded: Loaded) -> int:
+    """Rows. The same on all ranks: they exchange what each has computed."""
     affordable = _RECORDED_BYTES * torch.get_num_threads() // max(1, bytes_of(loaded.model))
-    affordable = min(number for (number,) in loaded.group.gather_numbers(affordable))
-    return max(few, min(affordable, many))
+    return min(number for (number,) in loaded.group.gather_numbers(affordable))
 
 
 def _prompt_graph_sizes(loaded: Loaded) -> tuple[int, ...]:
@@ -77,7 +78,10 @@ def _prompt_graph_sizes(loaded: Loaded) -> tuple[int, ...]:
     if not loaded.attention.captures_prompts or cuda.graph_sizes == () or is_free:
         return ()
     if asked is None:
-        asked = _PROMPT_GRAPH_SIZES if loaded.device.type == "cuda" else ()
+        asked = _PROMPT_GRAPH_SIZES
+        if loaded.device.type != "cuda":
+            affordable = _affordable_recording(loaded)
+            asked = tuple(size for size in _RECORDED_PROMPTS if size <= affordable)
     most = wanted_limits(loaded).max_step_tokens
     return tuple(sorted({min(size, most) for size in asked}))
 
