@@ -72,7 +72,8 @@ class Rehearsal:
         _rehearse(out, "1", "4", "5")
         # In this process, which has imported already what most of its time would go to.
         measure(Run(6, out, True, 280))
-        _rehearse(out, "--match=embedding", "2", "3")
+        _rehearse(out, "--match=embedding", "2")
+        _rehearse(out, "--match=2 x 1 tokens", "3")
         _rehearse(out, "--match=tiny, by a head of EAGLE, trees", "7")
         self.after = (out / "lines.jsonl").read_text().splitlines()
         self.lines: list[dict[str, Any]] = [json.loads(line) for line in self.after]
@@ -112,7 +113,7 @@ def test_every_part_measures_what_it_is_for(rehearsal: Rehearsal) -> None:
         1
     )
     assert any("test_embedding" in name for name in rehearsal.names(2))
-    assert rehearsal.names(3) == {"embedding, 4"}
+    assert rehearsal.names(3) == {"delta rule, 2 x 1 tokens", "delta rule by rows, 2 x 1 tokens"}
     engines = ("graphs", "chained", "fp8 cache", "no graphs")
     steps = [f"tiny, {engine}: decode {streams} x 64" for engine in engines for streams in (1, 4)]
     assert {*steps, "tiny, graphs: bare graph of 1", "tiny, graphs: prompt of 64"} <= rehearsal.names(4)
@@ -127,7 +128,7 @@ def test_every_part_measures_what_it_is_for(rehearsal: Rehearsal) -> None:
     assert floors
     assert all(floor > 0 for floor in floors)
     rivals = {line["by"] for line in rehearsal.lines if line["part"] == 3}
-    assert rivals == {"penstock", "PyTorch"}
+    assert rivals == {"penstock", "PyTorch in chunks", "flash-linear-attention"}
 
 
 @pytest.mark.timeout(400)

@@ -4,11 +4,14 @@ The floor is the time of the bytes and flop that the op needs, at the rates of a
 Inputs are random. Where a case of the op's tests failed in part 2, the note of its line says so.
 """
 
+import importlib
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.clock import time_call
 from benchmarks.gpu.floors import rates
 from benchmarks.gpu.lines import Result
@@ -21,8 +24,7 @@ if TYPE_CHECKING:
 
 def run(run: Run) -> None:
     if run.rehearse:
-        # Before the kernels are imported.
-        os.environ["TRITON_INTERPRET"] = "1"
+        _interpret()
     from benchmarks.gpu import attention_works, latent_works, op_works, recurrent_works
     from benchmarks.gpu.works import REAL, TINY
 
@@ -31,6 +33,15 @@ def run(run: Run) -> None:
     for case in (case for work in works for case in work.cases(sizes)):
         _measure(run, case)
         release()
+
+
+def _interpret() -> None:
+    """The kernels, once they are imported, by the interpreter of the cases."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    sys.path.append(str(CASES))
+    interpreter = importlib.import_module("interpreter")
+    interpreter.repair()
+    interpreter.speed_up()
 
 
 def _measure(run: Run, case: "Case") -> None:

@@ -68,10 +68,17 @@ class Sizes(NamedTuple):
     latents: Latents
     # Of experts: tokens, experts, experts of a token, width, inner width.
     experts: tuple[tuple[int, int, int, int, int], ...]
-    # Of the delta rule: tokens of each prompt, prompts, key heads, heads, width of each.
+    # Of recurrent layers: tokens of each sequence (1: a decode) and sequences; then
+    # key heads, heads, width of each;
     delta: tuple[tuple[int, int, int, int, int], ...]
-    # Of Mamba-2: tokens of each prompt, prompts, groups, heads, width of each, and of its state.
+    # heads, width of each;
+    delta_by_rows: tuple[tuple[int, int, int, int], ...]
+    # groups, heads, width of each, and of its state;
     space: tuple[tuple[int, int, int, int, int, int], ...]
+    # channels, and numbers of the state of each;
+    scan: tuple[tuple[int, int, int, int], ...]
+    # channels, and tokens that each reaches over.
+    convolution: tuple[tuple[int, int, int, int], ...]
 
 
 REAL = Sizes(
@@ -95,10 +102,12 @@ REAL = Sizes(
     latents=Latents((16, 128), 512, 64, 128, 128),
     # Mixtral's and Qwen3's, of a decode and of a prompt.
     experts=((64, 8, 2, 4096, 14336), (64, 128, 8, 2048, 768), (4096, 8, 2, 4096, 14336), (4096, 128, 8, 2048, 768)),
-    # Qwen3-Next's.
-    delta=((8192, 1, 16, 32, 128), (1024, 8, 16, 32, 128)),
-    # Nemotron-H's.
-    space=((8192, 1, 8, 128, 64, 128),),
+    # Qwen3-Next's, Kimi-Linear's, Nemotron-H's, Falcon-Mamba's; the convolution is Qwen3-Next's.
+    delta=((8192, 1, 16, 32, 128), (1024, 8, 16, 32, 128), (1, 64, 16, 32, 128)),
+    delta_by_rows=((8192, 1, 32, 128), (1024, 8, 32, 128), (1, 64, 32, 128)),
+    space=((8192, 1, 8, 128, 64, 128), (1, 64, 8, 128, 64, 128)),
+    scan=((8192, 1, 8192, 16), (1, 64, 8192, 16)),
+    convolution=((8192, 1, 8192, 4), (1, 64, 8192, 4)),
 )  # fmt: skip
 TINY = Sizes(
     device="cpu",
@@ -119,8 +128,11 @@ TINY = Sizes(
     adapters=((3, 2),),
     latents=Latents((2, 4), 32, 16, 16, 16),
     experts=((2, 4, 2, 32, 32),),
-    delta=((20, 2, 1, 2, 16),),
+    delta=((20, 2, 1, 2, 16), (1, 2, 1, 2, 16)),
+    delta_by_rows=((20, 2, 2, 16), (1, 2, 2, 16)),
     space=((20, 2, 1, 2, 16, 16),),
+    scan=((20, 2, 16, 16),),
+    convolution=((20, 2, 32, 4),),
 )
 
 
