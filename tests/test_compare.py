@@ -27,7 +27,7 @@ _REPORT: dict[str, Any] = {
         "input_per_request": {"min": 128.0, "max": 128.0},
         "output_per_request": {"min": 64.0, "max": 64.0},
     },
-    "latency_ms": {"ttft": {"p50": 30.0, "p99": 60.0}, "itl": {"p50": 5.0, "p99": 9.0}},
+    "latency_ms": {"ttft": {"p50": 30.0, "p99": 60.0}, "itl": {"p50": 5.0, "p99": 9.0, "max": 11.0}},
 }
 
 
@@ -146,7 +146,7 @@ REQUESTS = load.Load(8, 8, seed=0)
 
 
 def test_a_report_gives_the_figures_that_are_compared() -> None:
-    assert load.parse({"runs": [{"summary": _REPORT}]}, REQUESTS) == Measured(100.5, 30.0, 5.0, 9.0)
+    assert load.parse({"runs": [{"summary": _REPORT}]}, REQUESTS) == Measured(100.5, 30.0, 5.0, 9.0, 11.0)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_the_report_has_the_median_of_ratios_and_names_where_ours_is_slower() ->
         _contender("rival Q8_0", "int8"),
     ]
     runs = {
-        ("8 at once", "Penstock float32"): [Measured(rate, 50, 5, 9) for rate in (100, 300, 90)],
-        ("8 at once", "Penstock int8"): [Measured(rate, 60, 4, 8) for rate in (110, 120, 130)],
-        ("8 at once", "rival"): [Measured(rate, 40, 6, 9) for rate in (50, 100, 100)],
-        ("8 at once", "rival Q8_0"): [Measured(rate, 60, 4, 8) for rate in (100, 100, 100)],
+        ("8 at once", "Penstock float32"): [Measured(rate, 50, 5, 9, 11) for rate in (100, 300, 90)],
+        ("8 at once", "Penstock int8"): [Measured(rate, 60, 4, 8, 10) for rate in (110, 120, 130)],
+        ("8 at once", "rival"): [Measured(rate, 40, 6, 9, 11) for rate in (50, 100, 100)],
+        ("8 at once", "rival Q8_0"): [Measured(rate, 60, 4, 8, 10) for rate in (100, 100, 100)],
     }
     figures = summary.summarise("demo", present, runs, models.Counts(1_000_000, 500_000))
     note = "median of 3, 0.90 to 3.00; **behind in TTFT p50**"
@@ -194,25 +194,35 @@ def test_the_report_has_the_median_of_ratios_and_names_where_ours_is_slower() ->
             at_least=1,
             note="median of 3, 1.10 to 1.30",
         ),
-        _own("Penstock float32", 100, "TTFT p50 50 ms, ITL p50 5.0 ms, p99 9.0 ms; reads 6.0 MB a step"),
-        _own("Penstock int8", 120, "TTFT p50 60 ms, ITL p50 4.0 ms, p99 8.0 ms; reads 2.0 MB a step"),
-        _own("rival", 100, "TTFT p50 40 ms, ITL p50 6.0 ms, p99 9.0 ms; reads 6.0 MB a step"),
-        _own("rival Q8_0", 100, "TTFT p50 60 ms, ITL p50 4.0 ms, p99 8.0 ms; reads 2.0 MB a step"),
+        _own(
+            "Penstock float32",
+            100,
+            "TTFT p50 50 ms, ITL p50 5.0 ms, p99 9.0 ms, max 11.0 ms; reads 6.0 MB a step",
+        ),
+        _own(
+            "Penstock int8",
+            120,
+            "TTFT p50 60 ms, ITL p50 4.0 ms, p99 8.0 ms, max 10.0 ms; reads 2.0 MB a step",
+        ),
+        _own("rival", 100, "TTFT p50 40 ms, ITL p50 6.0 ms, p99 9.0 ms, max 11.0 ms; reads 6.0 MB a step"),
+        _own(
+            "rival Q8_0", 100, "TTFT p50 60 ms, ITL p50 4.0 ms, p99 8.0 ms, max 10.0 ms; reads 2.0 MB a step"
+        ),
     ]
 
 
 def test_slower_than_a_rival_is_a_missed_floor() -> None:
-    ours, rival = Measured(80, 50, 5, 9), Measured(100, 40, 4, 8)
+    ours, rival = Measured(80, 50, 5, 9, 11), Measured(100, 40, 4, 8, 10)
     runs = {("1 at once", "Penstock float32"): [ours], ("1 at once", "rival"): [rival]}
     present = [_contender("Penstock float32", is_ours=True), _contender("rival")]
     ratio = summary.summarise("demo", present, runs, models.Counts(1, 1))[0]
     assert (ratio.value, ratio.verdict) == (0.8, "**missed**")
-    assert ratio.note.endswith("**behind in tokens/s, TTFT p50, ITL p50, ITL p99**")
+    assert ratio.note.endswith("**behind in tokens/s, TTFT p50, ITL p50, ITL p99, ITL max**")
 
 
 def test_a_type_that_is_served_in_two_ways_is_compared_twice() -> None:
     speeds = {"Penstock int8": 80, "Penstock int8, rounded": 120, "rival Q8_0": 100}
-    runs = {("1 at once", name): [Measured(speed, 50, 5, 9)] for name, speed in speeds.items()}
+    runs = {("1 at once", name): [Measured(speed, 50, 5, 9, 11)] for name, speed in speeds.items()}
     ours = [_contender("Penstock int8", "int8", is_ours=True)]
     ours.append(ours[0]._replace(name="Penstock int8, rounded", way="rounded"))
     figures = summary.summarise("demo", [*ours, _contender("rival Q8_0", "int8")], runs, models.Counts(1, 1))
@@ -318,7 +328,7 @@ def test_only_servers_of_one_type_run_together(monkeypatch: pytest.MonkeyPatch) 
 
     def measured(*_: object) -> Measured:
         together.append(set(running))
-        return Measured(100, 50, 5, 9)
+        return Measured(100, 50, 5, 9, 11)
 
     def contender(name: str, dtype: str, is_ours: bool) -> Contender:
         return Contender(name, "1.0", lambda _: serve(name), dtype, is_ours=is_ours)

@@ -40,8 +40,8 @@ def _own(where: str, contender: Contender, runs: list[Measured], counts: Counts)
     it = _middle(runs)
     num_bytes = sum(bits * count / 8 for bits, count in zip(contender.bits, counts, strict=True))
     note = (
-        f"TTFT p50 {it.ttft_p50_ms:.0f} ms, ITL p50 {it.itl_p50_ms:.1f} ms, p99 {it.itl_p99_ms:.1f} ms; "
-        f"reads {num_bytes / 1e6:.1f} MB a step"
+        f"TTFT p50 {it.ttft_p50_ms:.0f} ms, ITL p50 {it.itl_p50_ms:.1f} ms, p99 {it.itl_p99_ms:.1f} ms, "
+        f"max {it.itl_max_ms:.1f} ms; reads {num_bytes / 1e6:.1f} MB a step"
     )
     return Figure(f"{where}: {contender.name}", it.tokens_per_s, "tokens/s", note=note)
 
@@ -58,5 +58,6 @@ def _behind(ours: Measured, theirs: Measured) -> list[str]:
         "TTFT p50": ours.ttft_p50_ms > theirs.ttft_p50_ms,
         "ITL p50": ours.itl_p50_ms > theirs.itl_p50_ms,
         "ITL p99": ours.itl_p99_ms > theirs.itl_p99_ms,
+        "ITL max": ours.itl_max_ms > theirs.itl_max_ms,
     }
     return [name for name, is_worse in worse.items() if is_worse]
