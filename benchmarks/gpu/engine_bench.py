@@ -12,7 +12,7 @@ import torch
 from penstock_server.base.config import CacheConfig, CudaConfig, KvCacheDtype
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome
-from penstock_server.engine.pending import PendingOutcome
+from penstock_server.engine.pending import Launched
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 
@@ -58,7 +58,7 @@ class EngineBench:
         self.engine = engine
         self.device = device
         self._step = 0
-        self._pending: deque[PendingOutcome] = deque()
+        self._pending: deque[Launched] = deque()
         self._outcomes: list[Outcome] = []
 
     def decode(

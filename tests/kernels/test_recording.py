@@ -77,6 +77,8 @@ SIMPLE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: torch.empty(x.shape, dtype=torch.bfloat16).copy_(x),
     lambda x: torch.zeros_like(x).add_(x).add_(x),
     lambda x: x.clone(),
+    lambda x: x * x,
+    lambda x: x[:, 3:20] * x[:, 20:],
     lambda x: torch.full((3, 5), 2.5, dtype=x.dtype),
     lambda x: torch.cat((x, torch.full((3, 5), -torch.inf, dtype=x.dtype), x), dim=-1),
 ]
@@ -113,6 +115,13 @@ def test_simple_ops_of_pytorch_are_repeated_in_c(
         lambda x: torch.cat([x] * 17, dim=1),
         lambda x: torch.full((2, 2), 7),
         lambda x: x.T.clone(),
+        lambda x: x * 2,
+        lambda x: x * x[0],
+        lambda x: x * x.double(),
+        lambda x: x.T * x.T.contiguous(),
+        lambda x: x == 1,
+        lambda x: x.long() == 0.5,
+        lambda x: x.long().T == 0,
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -124,6 +133,16 @@ def test_what_is_not_simple_is_left_to_pytorch(
     x.copy_(torch.randn(4, 6))
     recording.replay()
     assert torch.equal(found[0], compute(x))
+
+
+@torch.inference_mode()
+def test_numbers_are_compared_in_c() -> None:
+    numbers, found = torch.tensor([0, 3, 0, -1]), []
+    recording = record(lambda: found.append(numbers == 0), Arena())
+    numbers.copy_(torch.tensor([5, 0, 0, 1 << 40]))
+    with Forbidden():  # type: ignore[no-untyped-call]
+        recording.replay()
+    assert found[0].tolist() == [False, True, True, False]
 
 
 LOOKS: list[Callable[[torch.Tensor], object]] = [

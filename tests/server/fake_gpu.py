@@ -19,6 +19,7 @@ from driver import engine_config, opened_both
 from kernel_variants.variant import Variant, variant_of
 from penstock_kernels.gpu.tiles import SHARED_HOPPER, processor
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.pending import PendingOutcome
 from penstock_server.load import eagle, load_engine, medusa, mtp, read_model
 from penstock_server.network.weights import allocate
 from quick_fakes import QuickFakeMode
@@ -85,6 +86,7 @@ class FakeGpu:
         def watched(plan: Any) -> Any:
             with self.ops.stepping():
                 pending = launch(plan)
+                assert isinstance(pending, PendingOutcome)
                 finish = pending.rest
                 pending.rest = None if finish is None else self._watched(finish)
             return pending

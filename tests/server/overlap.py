@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from driver import Driver, Execute
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome
-from penstock_server.engine.pending import PendingOutcome
+from penstock_server.engine.pending import Launched
 from penstock_server.engine.plan import Plan
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ class _Player(Generic[Result]):
     """A driver on a thread of its own, and its step in flight."""
 
     def __init__(self, play: Play[Result], thread: ThreadPoolExecutor) -> None:
-        self.flight: list[Future[PendingOutcome]] = []
+        self.flight: list[Future[Launched]] = []
         self._plans: SimpleQueue[Plan | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Outcome | BaseException] = SimpleQueue()
         self.done = thread.submit(play, self._execute)
@@ -99,5 +99,5 @@ def _take_turns(
         turns.append(player)
 
 
-def _resolve(launched: Future[PendingOutcome]) -> Outcome:
+def _resolve(launched: Future[Launched]) -> Outcome:
     return launched.result().resolve()

@@ -10,8 +10,8 @@ from penstock_kernels.native.library import library, run
 from penstock_kernels.native.sampling import num_threads
 
 
-class _Call(ctypes.Structure):
-    """`Choose` of src/choose.c, field by field."""
+class ChooseCall(ctypes.Structure):
+    """`Choose` of src/choose.h, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("logits", "slots", "lengths", "tokens", "params", "seeds")),
@@ -86,7 +86,7 @@ def choose(
         torch.empty(num_rows),
         torch.empty(num_rows, dtype=torch.bool),
     )
-    call = _Call(
+    call = ChooseCall(
         logits.data_ptr(),
         slots.data_ptr(),
         lengths.data_ptr(),
@@ -101,9 +101,10 @@ def choose(
         draws,
         num_threads(logits),
     )
-    run("penstock_choose", call, logits, slots, lengths, kept, masks, chosen, failure=_no_memory)
+    run("penstock_choose", call, logits, slots, lengths, kept, masks, chosen, failure=no_memory)
     return chosen
 
 
-def _no_memory() -> MemoryError:
+def no_memory() -> MemoryError:
+    """Why `choose` failed."""
     return MemoryError("no memory for the work of a draw")

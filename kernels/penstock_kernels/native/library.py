@@ -26,6 +26,7 @@ def library() -> ctypes.CDLL | None:
     except OSError:
         return None
     compiled.penstock_replay.restype = ctypes.c_int64
+    compiled.penstock_decode_step.restype = ctypes.c_int64
     return compiled
 
 

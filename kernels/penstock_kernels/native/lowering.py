@@ -27,6 +27,25 @@ class _Move(ctypes.Structure):
     )
 
 
+class _Product(ctypes.Structure):
+    """`Product` of src/moves.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("left", "right", "to")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "len", "left_stride", "right_stride", "to_stride")),
+        ("dtype", ctypes.c_int32),
+    )
+
+
+class _Equal(ctypes.Structure):
+    """`Equal` of src/moves.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("numbers", "to")),
+        *((name, ctypes.c_int64) for name in ("count", "number")),
+    )
+
+
 class Lowered(NamedTuple):
     """What to call instead; `kept` is all that its arguments point to."""
 
@@ -55,6 +74,10 @@ def _lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
         return _move("penstock_move", args[1], args[0])
     if func is _ATEN.add_.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
         return _move("penstock_accumulate", args[1], args[0]) if args[1].dtype == args[0].dtype else None
+    if func is _ATEN.mul.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
+        return _product(args[0], args[1], result)
+    if func is _ATEN.eq.Scalar:
+        return _equal(args[0], args[1], result)
     return None
 
 
@@ -73,17 +96,39 @@ def _moves_of_rows(parts: list[torch.Tensor], dim: int, result: torch.Tensor) ->
 
 
 def _move(name: str, source: torch.Tensor | None, to: torch.Tensor) -> Lowered | None:
-    if not _is_plain(to) or to.numel() >= _MOST_NUMBERS:
-        return None
-    if source is None:
-        rows = _rows(to, to)
-        call = _Move(None, to.data_ptr(), *rows, 0, DTYPES[to.dtype]) if rows else None
-        return None if call is None else Lowered(name, call, (to,))
-    rows = _rows(source, to) if _is_plain(source) and source.shape == to.shape else None
+    given = () if source is None else (source,)
+    rows = _rows(to, *given)
     if rows is None:
         return None
-    dtypes = DTYPES[source.dtype], DTYPES[to.dtype]
-    return Lowered(name, _Move(source.data_ptr(), to.data_ptr(), *rows, *dtypes), (source, to))
+    to_stride, *from_stride = rows.strides
+    from_dtype = 0 if source is None else DTYPES[source.dtype]
+    call = _Move(
+        None if source is None else source.data_ptr(),
+        to.data_ptr(),
+        *rows.shape,
+        *(from_stride or [to_stride]),
+        to_stride,
+        from_dtype,
+        DTYPES[to.dtype],
+    )
+    return Lowered(name, call, (to, *given))
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, to: torch.Tensor) -> Lowered | None:
+    rows = _rows(left, right, to)
+    if rows is None or not left.dtype == right.dtype == to.dtype:
+        return None
+    addresses = (part.data_ptr() for part in (left, right, to))
+    call = _Product(*addresses, *rows.shape, *rows.strides, DTYPES[to.dtype])
+    return Lowered("penstock_product", call, (left, right, to))
+
+
+def _equal(numbers: torch.Tensor, number: Any, to: torch.Tensor) -> Lowered | None:
+    are_few = numbers.dtype == torch.int64 and 0 < numbers.numel() < _MOST_NUMBERS
+    if not (are_few and type(number) is int and numbers.device.type == "cpu" and numbers.is_contiguous()):
+        return None
+    call = _Equal(numbers.data_ptr(), to.data_ptr(), numbers.numel(), number)
+    return Lowered("penstock_equal", call, (numbers, to))
 
 
 def _is_plain(x: torch.Tensor) -> bool:
@@ -91,21 +136,22 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 class _Rows(NamedTuple):
-    """The numbers of two tensors of the same shape."""
+    """The numbers of tensors of the same shape: how many rows, of how many, and from one to the next in each tensor."""
 
-    num_rows: int
-    len: int
-    from_stride: int
-    to_stride: int
+    shape: tuple[int, int]
+    strides: tuple[int, ...]
 
 
-def _rows(source: torch.Tensor, to: torch.Tensor) -> _Rows | None:
-    """As few rows as both are made of; None: they do not lie at equal distances."""
-    length = min(_run(source), _run(to))
-    strides = _stride(source, length), _stride(to, length)
-    if length == 0 or strides[0] is None or strides[1] is None:
+def _rows(*tensors: torch.Tensor) -> _Rows | None:
+    """As few rows as all are made of; None where ops in C do not take them: they do not lie at equal distances, have
+    other types or different shapes, or are too many."""
+    shape, count = tensors[0].shape, tensors[0].numel()
+    if not all(_is_plain(x) and x.shape == shape for x in tensors) or not 0 < count < _MOST_NUMBERS:
         return None
-    return _Rows(to.numel() // length, length, strides[0], strides[1])
+    length = min(map(_run, tensors))
+    strides = [_stride(x, length) for x in tensors]
+    known = tuple(stride for stride in strides if stride is not None)
+    return _Rows((count // length, length), known) if len(known) == len(strides) else None
 
 
 def _run(x: torch.Tensor) -> int:

@@ -63,7 +63,7 @@ class Arena:
 
 
 class _Entry(ctypes.Structure):
-    """`Call` of src/replay.c, field by field."""
+    """`Call` of src/replay.h, field by field."""
 
     _fields_ = (("op", ctypes.c_void_p), ("arguments", ctypes.c_void_p))
 
@@ -78,20 +78,28 @@ class _Call:
     failure: Failure
 
 
-class _Calls:
+class Calls:
     """Ops in C that follow each other."""
 
     def __init__(self, calls: list[_Call]) -> None:
         self._calls = calls
         entries = (_Entry(call.op, ctypes.addressof(call.arguments)) for call in calls)
-        self._entries = (_Entry * len(calls))(*entries)
+        # As `penstock_replay` takes them.
+        self.entries = (_Entry * len(calls))(*entries)
+
+    def __len__(self) -> int:
+        return len(self._calls)
 
     def __call__(self) -> None:
         compiled = library()
         assert compiled is not None, "it was recorded with it"
-        done = compiled.penstock_replay(self._entries, ctypes.c_int64(len(self._calls)))
-        if done < len(self._calls):
-            raise self._calls[done].failure()
+        done = compiled.penstock_replay(self.entries, ctypes.c_int64(len(self)))
+        if done < len(self):
+            raise self.failure(done)
+
+    def failure(self, number: int) -> Exception:
+        """Why this one failed."""
+        return self._calls[number].failure()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +197,11 @@ class Recording:
     def __init__(self, steps: list[_Call | _TorchCall]) -> None:
         self._parts = list(_joined(steps))
 
+    def only_calls(self) -> Calls | None:
+        """The whole computation, where it has no op but those in C."""
+        [first, *others] = self._parts
+        return first if isinstance(first, Calls) and not others else None
+
     def replay(self) -> None:
         """Compute again. Results are in the same memory as before."""
         for part in self._parts:
@@ -210,18 +223,18 @@ def record(compute: Callable[[], object], arena: Arena) -> Recording:
     return Recording(tape.steps)
 
 
-def _joined(steps: list[_Call | _TorchCall]) -> Iterator[_Calls | _TorchCall]:
+def _joined(steps: list[_Call | _TorchCall]) -> Iterator[Calls | _TorchCall]:
     calls: list[_Call] = []
     for step in steps:
         if isinstance(step, _Call):
             calls.append(step)
             continue
         if calls:
-            yield _Calls(calls)
+            yield Calls(calls)
         calls = []
         yield step
     if calls:
-        yield _Calls(calls)
+        yield Calls(calls)
 
 
 def _tensors(found: Any) -> Iterator[torch.Tensor]:

@@ -14,8 +14,8 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Columns = tuple[Numbers, Numbers, Numbers]
 
 
-class _Call(ctypes.Structure):
-    """`Stage` of src/stage.c, field by field."""
+class StageCall(ctypes.Structure):
+    """`Stage` of src/stage.h, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("spans", "drafts", "table", "padded", "columns", "apart")),
@@ -67,7 +67,7 @@ class Stager:
         assert table.shape[1] == len(SlotColumn), "the layout of src/stage.c"
         # It is pointed to as long as this lives.
         self._table = table
-        self._call = _Call(
+        self.call = StageCall(
             table=table.ctypes.data,
             num_slots=len(table),
             block_size=block_size,
@@ -87,18 +87,18 @@ class Stager:
         """
         if self._append is None:
             return False
-        self._call.stamp += 1
+        self.call.stamp += 1
         kept = [np.ascontiguousarray(column) for column in appends]
         call = _Append(
             *(column.ctypes.data for column in kept),
-            self._call.table,
+            self.call.table,
             block_table.data_ptr(),
             block_table.stride(0),
             len(appends[0]),
             len(self._table),
             block_table.shape[1],
             num_blocks,
-            self._call.stamp,
+            self.call.stamp,
         )
         done: int = self._append(ctypes.byref(call))
         return done == 0
@@ -116,11 +116,11 @@ class Stager:
         call = _Settle(
             settled.ctypes.data,
             drafts.ctypes.data,
-            self._call.table,
+            self.call.table,
             spans.shape[1],
             len(self._table),
-            self._call.block_size,
-            self._call.max_len,
+            self.call.block_size,
+            self.call.max_len,
             budget,
         )
         fits: bool = self._settle(ctypes.byref(call)) == 0
@@ -135,21 +135,29 @@ class Stager:
         """
         if self._stage is None:
             return None
-        call, num_spans = self._call, spans.shape[1]
         if not spans.flags.c_contiguous:
             spans = np.ascontiguousarray(spans)
-        count = num_spans if drafts is None else num_spans + int(drafts.sum())
-        call.drafts = None if drafts is None else drafts.ctypes.data
-        numbers = np.empty(2 * num_rows + 5 * count, dtype=np.int64)
+        count = spans.shape[1] if drafts is None else spans.shape[1] + int(drafts.sum())
+        numbers = self.begin(spans, num_rows, count, drafts)
+        if self._stage(ctypes.byref(self.call)) != 0:
+            return None
+        last = 2 * num_rows + 4 * count
+        apart = numbers[last : last + self.call.num_apart].tolist() if self.call.num_apart else []
+        return Staged(numbers, apart, self.call.features)
+
+    def begin(
+        self, spans: Numbers, num_rows: int, count: int, drafts: Numbers | None = None, num_more: int = 0
+    ) -> Numbers:
+        """Have `call` point to contiguous spans of so many positions, and to new numbers, which are those of `Staged`,
+        then `count` of rows that are apart, and `num_more` for the caller."""
+        call = self.call
+        numbers = np.empty(2 * num_rows + 5 * count + num_more, dtype=np.int64)
         place = numbers.ctypes.data
         call.spans = spans.ctypes.data
+        call.drafts = None if drafts is None else drafts.ctypes.data
         call.padded = place
         call.columns = place + 16 * num_rows
         call.apart = place + 16 * num_rows + 32 * count
-        call.num_spans, call.num_positions, call.num_rows = num_spans, count, num_rows
+        call.num_spans, call.num_positions, call.num_rows = spans.shape[1], count, num_rows
         call.stamp += 1
-        if self._stage(ctypes.byref(call)) != 0:
-            return None
-        last = 2 * num_rows + 4 * count
-        apart = numbers[last : last + call.num_apart].tolist() if call.num_apart else []
-        return Staged(numbers, apart, call.features)
+        return numbers

@@ -24,7 +24,7 @@ import torch
 from penstock_kernels import AdapterRows, DecodeSpans, RecurrentSpans, find_decodes
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN, MAX_TREE_LEN
 from penstock_kernels.base.devices import runs_kernels
-from penstock_kernels.native.recording import Arena, NotRecordable, record
+from penstock_kernels.native.recording import Arena, Calls, NotRecordable, Recording, record
 
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.engine.adapters import NO_ADAPTER
@@ -98,6 +98,8 @@ class DecodeGraphs:
         given = (self.sizes[-1], given_size)
         self._given = torch.zeros(given, dtype=model.dtype, device=slots.device) if given_size else None
         self._replays: dict[Kind, Replay] = {}
+        # On a CPU, where it could be recorded.
+        self._recordings: dict[Kind, Recording] = {}
         self._records_adapters = with_adapters
         # Whether rows of one slot are joined to spans, as drafts are.
         self.joins = slots.device.type != "cuda" and model.stage.count == 1
@@ -132,6 +134,7 @@ class DecodeGraphs:
     def close(self) -> None:
         """Destroy the captured graphs."""
         self._replays.clear()
+        self._recordings.clear()
         self._pool.close()
 
     def size_for(self, spans: Sequence[Span], longest: int = 1) -> int | None:
@@ -196,13 +199,22 @@ class DecodeGraphs:
         """The hidden states that are read of the last run's first rows, valid until the next one."""
         return None if self._taps is None else self._taps.states[:, :num_rows]
 
+    def recorded(self, size: int) -> tuple[Calls, torch.Tensor, torch.Tensor] | None:
+        """What computes a step of this size without adapters, drafts or stages, where it was recorded and is nothing
+        but ops in C; where it finds slots and positions, [2, size], and its logits, [size, vocab_size].
+        """
+        recording = self._recordings.get(Kind(size))
+        calls = None if recording is None else recording.only_calls()
+        return None if calls is None else (calls, self._inputs[:2, :size], self._logits[:size])
+
     def _record(self, kind: Kind) -> Replay:
         """Compute a step and record it. All recordings share the memory of intermediate results."""
         compute = partial(self._compute, kind)
         if not self._is_interpreted:
             undo = self._undo(kind.size)
             try:
-                return record(compute, self._arena).replay
+                self._recordings[kind] = record(compute, self._arena)
+                return self._recordings[kind].replay
             except NotRecordable as reason:
                 # Without recordings, padding a step to a fixed size would only cost time.
                 if kind.uses_adapters:

@@ -22,7 +22,8 @@ from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.grammar import Choice, GrammarMasks, PendingMasks
 from penstock_server.engine.late_slots import still_late, without
 from penstock_server.engine.outcome import SlotError
-from penstock_server.engine.pending import PendingOutcome
+from penstock_server.engine.pending import Launched, PendingOutcome
+from penstock_server.engine.plain_steps import PlainSteps
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.prompt_scores import score_prompt
@@ -82,6 +83,8 @@ class Engine:
         self._pact = StepPact(self._part, slots.device, _report, model.stage)
         self._stages = StageSteps(model, self._part, slots.device)
         self.drafter = drafter if drafter and slots.can_draft else Drafter()
+        is_whole = model.stage.count == 1 and self.drafter.taps is None and not cache.is_poisoned
+        self._plain = PlainSteps(graphs, slots, self._failure) if graphs and is_whole else None
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
         # The last step: before drafts are made, grammars are told its tokens.
@@ -130,7 +133,7 @@ class Engine:
         return self._stages.agree(Place(epoch, step))
 
     @torch.inference_mode()
-    def launch(self, plan: Plan) -> PendingOutcome:
+    def launch(self, plan: Plan) -> Launched:
         """Apply a plan and start its step. Raises InvalidPlan for an error that belongs to no single slot."""
         heading = self._stages.heading(plan)
         self._stages.catch_up(plan, with_all=self.slots.draft_states is not None)
@@ -145,6 +148,10 @@ class Engine:
         wanted = {} if heading else self._worth(plan)
         # What is refused is looked at slot by slot.
         spans = None if errors or (heading and heading.is_by_slot) else self.slots.settled(plan)
+        if self._plain is not None and spans is not None and not (wanted or late):
+            computed = self._plain.launch(plan, spans)
+            if computed is not None:
+                return computed
         decodes = None if spans is None else self._decodes(spans)
         heading = heading or Heading(Place(plan.epoch, plan.step), late=list(late))
         if spans is None or decodes is None or not self._can_join(decodes, wanted):

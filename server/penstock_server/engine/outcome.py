@@ -19,6 +19,11 @@ class SlotError:
     message: str
 
 
+def not_finite(slot: int) -> SlotError:
+    """Of a slot whose logits have an infinity or are no numbers."""
+    return SlotError(slot, ErrorCode.NOT_FINITE, "the model's logits are not finite")
+
+
 @dataclass(frozen=True, slots=True)
 class TopTokens:
     """The most likely tokens of a sampled position, most likely first."""

@@ -16,7 +16,15 @@ import torch
 from penstock_server.base.errors import ErrorCode, StepFailed
 from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.grammar import Choice, PendingMasks, tell
-from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, Tokens, TopTokens
+from penstock_server.engine.outcome import (
+    Outcome,
+    PromptLogprobs,
+    SlotError,
+    Timings,
+    Tokens,
+    TopTokens,
+    not_finite,
+)
 from penstock_server.engine.plan import Plan, Span
 from penstock_server.engine.sampling import Sampled, Scored
 from penstock_server.engine.sampling_params import EXCLUDING
@@ -26,9 +34,28 @@ from penstock_server.engine.step import PromptRows, SampledRow, SamplingInput
 from penstock_server.engine.step_clock import StepClock
 from penstock_server.engine.token_tree import TokenTree
 
-_NOT_FINITE = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
 # How often to look whether the model still runs, while a step waits for masks.
 _POLL_S = 0.0005
+
+
+@dataclass(slots=True)
+class Computed:
+    """A launched step that is computed already, as `PendingOutcome` has one."""
+
+    outcome: Outcome
+    learn: None = None
+
+    def proceed(self, _wait_s: float = 0.0) -> bool:
+        """All of it is launched."""
+        return True
+
+    def ready(self) -> bool:
+        """Nobody has to wait."""
+        return True
+
+    def resolve(self) -> Outcome:
+        """What came of it."""
+        return self.outcome
 
 
 @dataclass(slots=True)
@@ -192,7 +219,7 @@ class PendingOutcome:
             if self.counted is not None and not self.counted[number]:
                 continue
             if number in failures:
-                outcome.errors.append(SlotError(row.slot, *failures[number]))
+                outcome.errors.append(failures[number])
                 continue
             if row.slot in self.late_slots:
                 continue
@@ -217,7 +244,7 @@ class PendingOutcome:
             held = held.copy()
             held[decodes.apart] = True
         if not held.all():
-            outcome.errors.extend(SlotError(slot, *_NOT_FINITE) for slot in slots[~held].tolist())
+            outcome.errors.extend(map(not_finite, slots[~held].tolist()))
         if apart is not None and sampled.apart is not None:
             self._report(apart.rows, sampled.apart, outcome)
             held[decodes.apart] = np.isin(slots[decodes.apart], outcome.sampled.slots)
@@ -228,7 +255,7 @@ class PendingOutcome:
         """What decodes chose, and what was drafted behind them as far as it was right."""
         held = sampled.finite.numpy()
         failed = {slot for slot, row in zip(drafted.slots, drafted.firsts, strict=True) if not held[row]}
-        outcome.errors.extend(SlotError(slot, *_NOT_FINITE) for slot in drafted.slots if slot in failed)
+        outcome.errors.extend(not_finite(slot) for slot in drafted.slots if slot in failed)
         rows = drafted.counted(self.right)
         rows = rows[held[rows]] if failed else rows
         slots = np.repeat(np.array(drafted.slots), 1 + drafted.counts)
@@ -237,15 +264,21 @@ class PendingOutcome:
         numbers = zip(drafted.slots, drafted.counts.tolist(), strict=True)
         outcome.num_drafted.update((slot, n) for slot, n in numbers if n and slot not in failed)
 
-    def _failures(self, rows: list[SampledRow], sampled: Sampled) -> dict[int, tuple[ErrorCode, str]]:
+    def _failures(self, rows: list[SampledRow], sampled: Sampled) -> dict[int, SlotError]:
         """Rows that got no token. Their slots continue as if they had one, because plans in flight assume it."""
-        failures = {number: (ErrorCode.GRAMMAR, message) for number, message in self.grammar_errors.items()}
+        failures = {
+            number: SlotError(rows[number].slot, ErrorCode.GRAMMAR, message)
+            for number, message in self.grammar_errors.items()
+        }
         if sampled.possible is not None:
             for number in _where_false(sampled.possible):
                 failures.setdefault(number, _no_token(rows[number]))
         for number in _where_false(sampled.finite):
-            failures[number] = _NOT_FINITE
+            failures[number] = not_finite(rows[number].slot)
         return failures
+
+
+Launched = PendingOutcome | Computed
 
 
 def _counted(rows: list[SampledRow], sampled: Sampled, failures: Container[int]) -> list[bool]:
@@ -261,10 +294,11 @@ def _counted(rows: list[SampledRow], sampled: Sampled, failures: Container[int])
     return counted
 
 
-def _no_token(row: SampledRow) -> tuple[ErrorCode, str]:
+def _no_token(row: SampledRow) -> SlotError:
     if row.features & EXCLUDING:
-        return ErrorCode.INVALID, "no token is left that may be chosen: the others are banned or not allowed"
-    return ErrorCode.GRAMMAR, "the grammar allows no token"
+        message = "no token is left that may be chosen: the others are banned or not allowed"
+        return SlotError(row.slot, ErrorCode.INVALID, message)
+    return SlotError(row.slot, ErrorCode.GRAMMAR, "the grammar allows no token")
 
 
 def _where_false(held: torch.Tensor) -> list[int]:

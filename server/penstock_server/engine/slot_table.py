@@ -10,6 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from penstock_kernels.base.slot_columns import SlotColumn, SlotKind
+from penstock_kernels.native.choose import SlotRows
+from penstock_kernels.native.decode_step import DecodeStep
+from penstock_kernels.native.recording import Calls
 from penstock_kernels.native.stage import Stager
 
 from penstock_server.engine.adapters import NO_USE, AdapterUse
@@ -113,6 +116,12 @@ class SlotTable:
             lengths = 2 * (num_rows + num_decodes)
             staged.numbers[lengths : lengths + num_decodes] -= drafted.shifts
         return Decodes(staged.numbers, num_rows, num_decodes, staged.apart, staged.features, drafted)
+
+    def decode_step(
+        self, calls: Calls, inputs: torch.Tensor, logits: torch.Tensor, kept: SlotRows
+    ) -> DecodeStep:
+        """Steps over these slots by a recorded one."""
+        return DecodeStep(self._stager, calls, inputs, logits, kept)
 
     def settled(self, spans: Numbers, open_drafts: Mapping[int, int]) -> Numbers | None:
         """Spans, [3, count], of which the open ones begin where their slots stand.

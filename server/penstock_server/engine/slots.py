@@ -10,6 +10,8 @@ from functools import partial
 
 import torch
 from penstock_kernels.base.slot_columns import SlotKind
+from penstock_kernels.native.decode_step import DecodeStep
+from penstock_kernels.native.recording import Calls
 
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.adapters import Adapters
@@ -112,6 +114,10 @@ class Slots:
     def decodes(self, spans: Spans, num_rows: int, drafted: Drafted | None = None) -> Decodes | None:
         """All of these spans as arrays, if they are decodes of which some need no more; `select` takes any."""
         return self._table.decodes(spans.numbers, num_rows, drafted)
+
+    def decode_step(self, calls: Calls, inputs: torch.Tensor, logits: torch.Tensor) -> DecodeStep:
+        """Steps over these slots by a recorded one, see `PlainSteps`."""
+        return self._table.decode_step(calls, inputs, logits, self.rows.kept)
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
         """The spans of the plan that are valid; adds the errors of the others.

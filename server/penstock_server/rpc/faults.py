@@ -25,7 +25,7 @@ import torch
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import GrammarMasks
-from penstock_server.engine.pending import PendingOutcome
+from penstock_server.engine.pending import Launched
 from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled
 from penstock_server.engine.step import Step
@@ -110,11 +110,13 @@ class FaultyEngine(Engine):
             engine.prompt_graphs,
             engine.drafter,
         )
+        # Such a step samples in C, where no fault comes before it.
+        self._plain = None
         self._faults = faults
         self._plan = Plan(0, 0)
         faults.before_start()
 
-    def launch(self, plan: Plan) -> PendingOutcome:
+    def launch(self, plan: Plan) -> Launched:
         self._faults.before_step(plan)
         self._plan = plan
         return super().launch(plan)

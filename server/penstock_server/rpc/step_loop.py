@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from penstock_server.base.errors import InvalidPlan, PenstockError, ShardAsleep, ShardFailed, StaleEpoch
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.pending import PendingOutcome
+from penstock_server.engine.pending import Launched
 from penstock_server.engine.plan import Plan
 from penstock_server.rpc.stepping_thread import SteppingThread
 from penstock_server.rpc.streams import Session, Streams
@@ -24,7 +24,7 @@ _POLL_S = 0.0005
 
 class _Launched(NamedTuple):
     session: Session
-    pending: PendingOutcome
+    pending: Launched
 
 
 # Makes the engine that is stepped from now on; None: nothing can be computed. Where it raises an error of ours there is

@@ -63,3 +63,51 @@ int penstock_accumulate(const Move *call) {
     }
     return 0;
 }
+
+/* One call. Strides count numbers. Mirrored field by field in lowering.py. */
+typedef struct {
+    const void *left; /* all [num_rows, len] */
+    const void *right;
+    void *to;
+    int64_t num_rows;
+    int64_t len;
+    int64_t left_stride;
+    int64_t right_stride;
+    int64_t to_stride;
+    int32_t dtype;
+} Product;
+
+static void multiply(float *to, const float *left, const float *right, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = left[i] * right[i];
+}
+
+static void multiply_rounded(uint16_t *to, const uint16_t *left, const uint16_t *right, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = to_bfloat16(from_bfloat16(left[i]) * from_bfloat16(right[i]));
+}
+
+/* to = left times right, number by number. */
+int penstock_product(const Product *call) {
+    const int64_t size = number_size(call->dtype);
+    for (int64_t row = 0; row < call->num_rows; row++) {
+        const void *left = (const char *)call->left + row * call->left_stride * size;
+        const void *right = (const char *)call->right + row * call->right_stride * size;
+        void *to = (char *)call->to + row * call->to_stride * size;
+        if (call->dtype == FLOAT32) multiply(to, left, right, call->len);
+        else multiply_rounded(to, left, right, call->len);
+    }
+    return 0;
+}
+
+/* One call. Mirrored field by field in lowering.py. */
+typedef struct {
+    const int64_t *numbers; /* [count] */
+    uint8_t *to;            /* [count] */
+    int64_t count;
+    int64_t number;
+} Equal;
+
+/* Whether each is this number. */
+int penstock_equal(const Equal *call) {
+    for (int64_t i = 0; i < call->count; i++) call->to[i] = call->numbers[i] == call->number;
+    return 0;
+}

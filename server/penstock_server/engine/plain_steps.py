@@ -1,0 +1,73 @@
+"""Steps of decodes that need no more than drawing, on a CPU: each is one call into C, where its size was recorded.
+
+They give the same bits as all other steps, which make some hundred calls of Python. What these touch has left the
+caches once the weights were read, so that they take about as long as the computation of a small model.
+"""
+
+from collections.abc import Callable
+
+from penstock_kernels.native.decode_step import Decoded, DecodeStep
+from penstock_kernels.native.library import library
+
+from penstock_server.base.errors import StepFailed
+from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.outcome import Outcome, SlotError, Timings, Tokens, not_finite
+from penstock_server.engine.pending import Computed
+from penstock_server.engine.plan import Plan, Spans
+from penstock_server.engine.slots import Slots
+
+
+class PlainSteps:
+    """Those over the slots of one engine, which has all layers and no drafter that reads hidden states."""
+
+    def __init__(
+        self, graphs: DecodeGraphs, slots: Slots, failure_of: Callable[[Exception], StepFailed | None]
+    ) -> None:
+        """`failure_of`: what the requests of a step are told, if only they fail."""
+        self._graphs = graphs
+        self._slots = slots
+        self._failure_of = failure_of
+        self._steps: dict[int, DecodeStep] = {}
+        self._is_possible = slots.device.type == "cpu" and library() is not None
+
+    def launch(self, plan: Plan, spans: Spans) -> Computed | None:
+        """The step over these spans of a plan that was applied without an error, in which nothing is drafted.
+
+        None, and nothing is changed, unless these are plain decodes, and as many as were recorded.
+        """
+        if not self._is_possible or plan.snapshots:
+            return None
+        step = self._step(len(spans))
+        if step is None:
+            return None
+        try:
+            decoded = step.run(spans.numbers)
+        except Exception as error:
+            failure = self._failure_of(error)
+            if failure is None:
+                raise
+            errors = [SlotError(span.slot, failure.code, str(failure)) for span in spans]
+            return Computed(Outcome(plan.epoch, plan.step, errors=errors))
+        return None if decoded is None else Computed(_outcome(plan, decoded))
+
+    def _step(self, count: int) -> DecodeStep | None:
+        """That of the recorded size for so many decodes, if it is nothing but ops in C."""
+        fits = 0 < count <= self._slots.limits.max_step_tokens
+        size = self._graphs.size_of(count) if fits else None
+        if size is None:
+            return None
+        if size not in self._steps:
+            recorded = self._graphs.recorded(size)
+            if recorded is None:
+                return None
+            self._steps[size] = self._slots.decode_step(*recorded)
+        return self._steps[size]
+
+
+def _outcome(plan: Plan, decoded: Decoded) -> Outcome:
+    slots, token_ids, logprobs, finite, laps_us = decoded
+    outcome = Outcome(plan.epoch, plan.step, Tokens(slots, token_ids, logprobs), timings=Timings(*laps_us))
+    if not finite.all():
+        outcome.errors.extend(map(not_finite, slots[~finite].tolist()))
+        outcome.sampled = Tokens(slots[finite], token_ids[finite], logprobs[finite])
+    return outcome
