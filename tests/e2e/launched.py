@@ -118,8 +118,8 @@ class Launched(Server):
         assert self.process.stderr is not None
         self.process.stderr.close()
 
-    def wait_until_serving(self) -> Self:
-        wait_until(lambda: self.address or self.process.poll() is not None, START_TIMEOUT_S)
+    def wait_until_serving(self, timeout_s: float = START_TIMEOUT_S) -> Self:
+        wait_until(lambda: self.address or self.process.poll() is not None, timeout_s)
         assert self.address, f"it did not start:\n{self.stderr}"
         return self
 

@@ -20,10 +20,12 @@ from e2e.launched import Launched, arguments, wait_until
 from e2e.oracle import SLACK, Oracle, oracle_of_two_shards
 from e2e.ray_cluster import RayCluster, site_packages
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 BODIES = [make_body(number, 200, number if number % 2 else None) for number in range(6)]
 GONE_S = 10.0 * SLACK
+# Ray starts its workers on each machine, and these start a launcher: a busy machine takes minutes.
+START_S = 80.0 * SLACK
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def _launch(
 @pytest.fixture(scope="module")
 def server(cluster: RayCluster, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
     with _launch(cluster, tmp_path_factory.mktemp("ray"), model) as launched:
-        yield launched.wait_until_serving()
+        yield launched.wait_until_serving(START_S)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +158,7 @@ def test_a_signal_drains_and_leaves_nothing(cluster: RayCluster, server: Launche
 
 def test_a_driver_that_is_killed_leaves_nothing(cluster: RayCluster, model: Path, tmp_path: Path) -> None:
     with _launch(cluster, tmp_path, model, "--nnodes=1") as launched:
-        launched.wait_until_serving()
+        launched.wait_until_serving(START_S)
         body = {"inputs": "x", "parameters": {"max_new_tokens": 3}}
         assert launched.post("/generate", body)[0] == 200, "one machine beside that of the command is enough"
         launched.process.kill()

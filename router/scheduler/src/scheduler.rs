@@ -20,6 +20,7 @@ use crate::running::Running;
 use crate::sequence::Sequence;
 use crate::sequences::Sequences;
 use crate::slots::Slots;
+use crate::step_time::StepCost;
 use crate::suspects::Suspects;
 
 /// The state machine. Every method returns at once.
@@ -106,6 +107,18 @@ impl Scheduler {
     /// How full everything is.
     pub fn load(&self) -> Load {
         Load { waiting: self.backlog.len(), running: self.sequences.num_running(), ..self.memory.load() }
+    }
+
+    /// What the prompts that wait take, about, if nothing runs or is in flight; `None` before any step was measured, too.
+    pub fn first_step_time(&self) -> Option<Duration> {
+        let is_at_rest = self.sequences.num_running() == 0 && self.pipeline.is_empty();
+        if !is_at_rest || self.backlog.len() == 0 {
+            return None;
+        }
+        let (num_tokens, _) = self.backlog.size();
+        let cost = StepCost::of_span(0, u32::try_from(num_tokens).unwrap_or(u32::MAX));
+        let micros = self.pipeline.step_times().predict(cost)?;
+        Some(Duration::from_micros(micros.max(0.0) as u64))
     }
 
     /// The size of the step that is answered next; nothing if none is in flight.

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, error, info, warn};
 
+use crate::engine::arrivals::{Arrivals, Gathering};
 use crate::engine::changes::{Change, Changes};
 use crate::engine::condition::Wanted;
 use crate::engine::generation::{Command, EngineHandle, EngineStatus, Pulse, ReplicaStatus};
@@ -41,6 +42,7 @@ pub fn spawn(
     let replicas = Replicas::new(engines, config);
     let (status_tx, status) = watch::channel(replicas.statuses());
     let pulse = Arc::new(Pulse::new());
+    let arrivals = Arrivals::new();
     let engine_loop = EngineLoop {
         replicas,
         transfers: Transfers::default(),
@@ -50,6 +52,7 @@ pub fn spawn(
         listeners: HashMap::new(),
         traces: SequenceTraces::default(),
         changes: Changes::new(wanted.clone()),
+        gathering: Gathering::new(arrivals.clone()),
         started: Instant::now(),
     };
     let running = tokio::spawn(engine_loop.run(commands));
@@ -63,7 +66,7 @@ pub fn spawn(
         let lost = EngineStatus::Lost(lost);
         status_tx.send_modify(|all| all.iter_mut().for_each(|one| one.status = lost.clone()));
     });
-    EngineHandle { commands: commands_tx, status, facts, pulse, wanted }
+    EngineHandle { commands: commands_tx, status, facts, pulse, wanted, arrivals }
 }
 
 struct EngineLoop {
@@ -75,6 +78,7 @@ struct EngineLoop {
     listeners: HashMap<RequestId, mpsc::Sender<EventKind>>,
     traces: SequenceTraces,
     changes: Changes,
+    gathering: Gathering,
     started: Instant,
 }
 
@@ -91,6 +95,7 @@ impl EngineLoop {
                 },
                 (from, arrival) = self.replicas.next() => self.on_arrival(from, arrival).map_err(|error| (from, error)),
                 done = self.transfers.next() => { self.on_transferred(&done); Ok(()) }
+                () = self.gathering.end() => Ok(()),
                 _ = ticks.tick() => { self.on_tick(); Ok(()) }
             };
             // Commands that are already here go into the same plan.
@@ -133,7 +138,8 @@ impl EngineLoop {
                 // The client may have left.
                 let _ = reply.send(Err(Refused::Asleep));
             }
-            Command::Submit { request, events, trace, reply } => {
+            Command::Submit { request, events, trace, arriving, reply } => {
+                drop(arriving);
                 let accepted = self.replicas.submit(*request, self.started.elapsed());
                 let id = accepted.as_ref().ok().copied();
                 match (id, reply.send(accepted)) {
@@ -273,7 +279,12 @@ impl EngineLoop {
         if self.changes.are_replacing() {
             return;
         }
+        let first_step = self.replicas.iter_mut().filter_map(|replica| replica.first_step_time()).max();
+        let waits = self.gathering.waits(first_step);
         for replica in 0..self.replicas.len() {
+            if waits && self.replicas.get(replica).first_step_time().is_some() {
+                continue;
+            }
             if let Err(error) = self.send_plans(replica) {
                 self.lose_shards(replica, &error);
             }

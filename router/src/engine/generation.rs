@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::base::role::Role;
 use crate::engine::EngineFacts;
 use crate::engine::adapters::{AdapterLease, AdapterUse};
+use crate::engine::arrivals::{Arrivals, Arriving};
 use crate::engine::changes::{Change, ChangeReply};
 use crate::engine::condition::Wanted;
 use crate::engine::membership::Members;
@@ -28,6 +29,7 @@ pub(crate) enum Command {
         request: Box<NewRequest>,
         events: mpsc::Sender<EventKind>,
         trace: Option<Box<SequenceTrace>>,
+        arriving: Option<Arriving>,
         reply: oneshot::Sender<Result<RequestId, Refused>>,
     },
     Cancel(RequestId),
@@ -119,6 +121,7 @@ pub struct EngineHandle {
     pub(crate) facts: Arc<EngineFacts>,
     pub(crate) pulse: Arc<Pulse>,
     pub(crate) wanted: Wanted,
+    pub(crate) arrivals: Arrivals,
 }
 
 impl EngineHandle {
@@ -136,6 +139,11 @@ impl EngineHandle {
     /// What the shards are to be like, and are unless they just become so.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
+    }
+
+    /// Where requests are counted that are about to come.
+    pub fn arrivals(&self) -> &Arrivals {
+        &self.arrivals
     }
 
     /// How many replicas there are, ready or not.
@@ -166,10 +174,20 @@ impl EngineHandle {
     /// Queues a request. Refused at once, with the limit that was hit, when there is no room for it. Called from the task
     /// of a traced request, it is a part of its trace.
     pub async fn submit(&self, request: NewRequest) -> Result<Generation, Refused> {
+        self.submit_arriving(request, None).await
+    }
+
+    /// The same for a request that was said to be about to come.
+    pub async fn submit_arriving(
+        &self,
+        request: NewRequest,
+        arriving: Option<Arriving>,
+    ) -> Result<Generation, Refused> {
         let (events_tx, events) = mpsc::channel(max_unread(&request));
         let (reply, accepted) = oneshot::channel();
         let trace = RequestTrace::current().map(|request| Box::new(SequenceTrace::begin(&request)));
-        let submit = Command::Submit { request: Box::new(request), events: events_tx, trace, reply };
+        let submit =
+            Command::Submit { request: Box::new(request), events: events_tx, trace, arriving, reply };
         self.commands.send(submit).map_err(|_| Refused::ShuttingDown)?;
         let id = accepted.await.map_err(|_| Refused::ShuttingDown)??;
         tracing::debug!(sequence = id.0, "queued");

@@ -3,6 +3,7 @@
 
 pub mod adapters;
 mod agreement;
+pub mod arrivals;
 pub mod block_transfer;
 mod changes;
 mod client;

@@ -283,6 +283,11 @@ impl Replica {
         Some((self.link.send(&plan), events))
     }
 
+    /// What the prompts that wait for it take, if nothing else runs; `None` before any step was measured, too.
+    pub fn first_step_time(&self) -> Option<Duration> {
+        self.is_computing().then(|| self.scheduler.first_step_time()).flatten()
+    }
+
     /// Takes the outcome of the oldest step in.
     pub fn answer(&mut self, outcome: Outcome, traces: &mut SequenceTraces) -> Result<Answered, EngineError> {
         let (timings, num_sampled) = (outcome.timings, outcome.sampled.len());

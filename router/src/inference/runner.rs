@@ -1,6 +1,6 @@
 //! What handlers call to generate: turns a prompt and parameters into running sequences, or into finished text.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
@@ -16,6 +16,7 @@ use crate::base::shutdown::Shutdown;
 use crate::chat::reply::{Constraint, Part, ReplyFormat};
 use crate::chat::{ChatFormat, Conversation, EncodedChat, Message};
 use crate::engine::adapters::{AdapterLease, Adapters};
+use crate::engine::arrivals::Arriving;
 use crate::engine::generation::{EngineHandle, EngineStatus};
 use crate::grammar::Grammars;
 use crate::observe::access_log::RequestLog;
@@ -73,6 +74,8 @@ pub struct Prepared {
     pub adapter: Option<AdapterLease>,
     /// The name of the model in the response: that of the adapter, or of the served model.
     pub model: String,
+    /// Until its sequences are queued, they are about to come.
+    arriving: Mutex<Option<Arriving>>,
 }
 
 /// The served model, and everything that is needed to run requests on it. Cheap to clone.
@@ -131,6 +134,7 @@ impl Inference {
     /// Validates and tokenizes a request, and counts its tokens against the rate limit of its caller.
     pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
         let started = Instant::now();
+        let arriving = Mutex::new(Some(self.engine.arrivals().begin()));
         let (validating, operation) = (ChildSpan::begin("validate"), prompt.operation());
         let grammar = parameters.grammar.take();
         let adapter = self.known_adapter(parameters.adapter_id.take())?;
@@ -173,7 +177,7 @@ impl Inference {
             let start = adapter.start_in(&request.prompt);
             request = request.adapted(Arc::clone(adapter.id()), start);
         }
-        Ok(Prepared { request, reply: encoded.reply, validation, adapter, model })
+        Ok(Prepared { request, reply: encoded.reply, validation, adapter, model, arriving })
     }
 
     /// Refused if the model sleeps and requests do not wake it; else it is woken, as shards that sleep load no adapter.
@@ -217,7 +221,11 @@ impl Inference {
     /// Queues all sequences of a request; refuses it at once if the queue has no room.
     pub async fn start(&self, prepared: &Prepared, arrived: Instant) -> Result<Vec<TextStream>, Error> {
         let request = &prepared.request;
-        try_join_all((0..request.best_of).map(|number| self.start_one(prepared, number, arrived))).await
+        let arriving = prepared.arriving.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let starting = |number| self.start_one(prepared, number, arriving.clone(), arrived);
+        let sequences: Vec<_> = (0..request.best_of).map(starting).collect();
+        drop(arriving);
+        try_join_all(sequences).await
     }
 
     /// Does `prepare` and `start`, for requests whose response is a stream.
@@ -376,11 +384,13 @@ impl Inference {
         &self,
         prepared: &Prepared,
         number: u32,
+        arriving: Option<Arriving>,
         arrived: Instant,
     ) -> Result<TextStream, Error> {
         let request = prepared.request.sequence(number, (self.draw_seed)());
         let seed = (request.sampling.temperature > 0.0).then_some(request.sampling.seed);
-        let generation = self.engine.submit(request).await.map_err(|refused| self.refusal(refused))?;
+        let generation =
+            self.engine.submit_arriving(request, arriving).await.map_err(|refused| self.refusal(refused))?;
         let generation = generation.holding(prepared.adapter.clone());
         let context = TextStreamContext {
             shown: prepared.reply.shown.clone(),

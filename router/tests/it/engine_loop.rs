@@ -8,9 +8,10 @@ use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation
 use penstock_router::engine::{EngineFacts, engine_loop};
 use penstock_router::observe::observer::{Levels, Observer, ReplicaLevels, StepSummary};
 use penstock_scheduler::{EventKind, Failure, FinishReason, Load, NewRequest, Refused, SchedulerConfig};
+use tokio::time::{Instant, sleep};
 
 use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
-use crate::support::generations::greedy;
+use crate::support::generations::{greedy, read};
 use crate::support::ignore::Ignore;
 
 /// Keeps the latest levels.
@@ -84,6 +85,82 @@ async fn sends_the_next_plan_before_the_outcome_of_the_last() {
     assert_eq!(reader.await.unwrap().0, expected_tokens(&[1, 2, 3], 0, 6, &small_facts()));
 }
 
+/// Nothing runs, and a step is known to take 100 ms.
+async fn at_rest() -> (EngineHandle, FakeControl) {
+    let (engine, control) = spawn(FakeEngine::new(small_facts()));
+    control.timings.lock().expect("not poisoned").forward_us = 100_000;
+    tokens(engine.submit(greedy(&[1, 2, 3], 1)).await.expect("there is room")).await;
+    control.plans.lock().expect("not poisoned").clear();
+    (engine, control)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_step_has_all_requests_that_were_about_to_come() {
+    let (engine, control) = at_rest().await;
+    let arriving = [engine.arrivals().begin(), engine.arrivals().begin()];
+    let mut generations = vec![engine.submit(greedy(&[4, 5], 2)).await.unwrap()];
+    for (number, arriving) in (7..).zip(arriving) {
+        sleep(Duration::from_millis(4)).await;
+        assert_eq!(control.num_admitted(), 0, "it waits");
+        generations.push(engine.submit_arriving(greedy(&[6, number], 2), Some(arriving)).await.unwrap());
+    }
+    for generation in generations {
+        tokens(generation).await;
+    }
+    assert_eq!(control.plans.lock().unwrap()[0].admitted.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_come_is_waited_for_a_tenth_of_the_first_step() {
+    let (engine, _) = at_rest().await;
+    let arriving = engine.arrivals().begin();
+    for _ in 0..2 {
+        let begun = Instant::now();
+        tokens(engine.submit(greedy(&[4, 5], 1)).await.unwrap()).await;
+        let waited = begun.elapsed();
+        assert!((10..=12).contains(&waited.as_millis()), "{waited:?}");
+    }
+    let begun = Instant::now();
+    let generation = engine.submit(greedy(&[4, 5], 1)).await.unwrap();
+    sleep(Duration::from_millis(3)).await;
+    drop(arriving);
+    tokens(generation).await;
+    assert!(begun.elapsed() < Duration::from_millis(5), "a refusal ends it: {:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_alone_waits_a_millisecond_for_others_and_each_of_them_as_long() {
+    let (engine, control) = at_rest().await;
+    let begun = Instant::now();
+    tokens(engine.submit(greedy(&[4, 5], 1)).await.unwrap()).await;
+    assert!((1..=3).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    control.plans.lock().unwrap().clear();
+    let mut generations = Vec::new();
+    for number in 0..3 {
+        generations.push(engine.submit(greedy(&[4, number], 2)).await.unwrap());
+        sleep(Duration::from_micros(600)).await;
+    }
+    for generation in generations {
+        tokens(generation).await;
+    }
+    assert_eq!(control.plans.lock().unwrap()[0].admitted.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_beside_what_runs_waits_for_nobody() {
+    let (engine, control) = spawn(FakeEngine::gated(small_facts()));
+    control.timings.lock().unwrap().forward_us = 100_000;
+    let mut first = engine.submit(greedy(&[1, 2, 3], 9)).await.unwrap();
+    control.allow(2);
+    read(&mut first, 2).await;
+    let _arriving = engine.arrivals().begin();
+    let begun = Instant::now();
+    let second = engine.submit(greedy(&[4, 5], 2)).await.unwrap();
+    control.allow(20);
+    tokens(second).await;
+    assert!(begun.elapsed() < Duration::from_millis(2), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_too_long_fails_even_if_no_step_ends() {
     let facts = EngineFacts { num_slots: 1, ..small_facts() };
@@ -118,9 +195,9 @@ async fn a_request_that_ends_without_a_step_is_counted() {
     let queue_timeout = Some(Duration::from_secs(2));
     let late = NewRequest { queue_timeout, ..greedy(&[4, 5], 1) };
     let _late = engine.submit(late).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    sleep(Duration::from_secs(1)).await;
     assert_eq!((watcher.load().running, watcher.load().waiting), (1, 1));
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    sleep(Duration::from_secs(2)).await;
     assert_eq!((watcher.load().running, watcher.load().waiting), (1, 0));
 }
 
@@ -175,7 +252,7 @@ async fn requests_continue_where_they_were_when_the_shards_are_back() {
     }
     // A request that arrives meanwhile waits like the others.
     let late = tokio::spawn(tokens(engine.submit(greedy(&[11], 4)).await.unwrap()));
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    sleep(Duration::from_secs(3)).await;
     assert!(engine.is_live(), "the loop turns without shards");
     assert!(!late.is_finished());
     control.come_back();
