@@ -6,7 +6,6 @@ launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready
 before the last, when the last one has told what it found.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from functools import partial
 import torch
 from penstock_kernels import AdapterRows
 
-from penstock_server.base.errors import ErrorCode, StepFailed
+from penstock_server.base.errors import StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.description import Description
 from penstock_server.engine.drafted import Drafted
@@ -43,13 +42,11 @@ from penstock_server.engine.stages import (
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, SamplingInput, Step
 from penstock_server.engine.step_clock import StepClock
-from penstock_server.engine.step_pact import StepPact, reason_of
+from penstock_server.engine.step_pact import StepFailures, StepPact, report
 from penstock_server.network.distributed import Group
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
-
-logger = logging.getLogger(__name__)
 
 _Draft = Callable[[Sequence[Span], Mapping[int, int]], Drafts]
 # Longer than any step waits for masks: where the model has run, there is nothing else to look at.
@@ -80,11 +77,12 @@ class Engine:
         self.staging = Staging(slots)
         # Those that this rank decides with, together.
         self._part = model.stage.part or group
-        self._pact = StepPact(self._part, slots.device, _report, model.stage)
+        self._pact = StepPact(self._part, slots.device, report, model.stage)
+        self._failures = StepFailures(group, model.stage)
         self._stages = StageSteps(model, self._part, slots.device)
         self.drafter = drafter if drafter and slots.can_draft else Drafter()
         is_whole = model.stage.count == 1 and self.drafter.taps is None and not cache.is_poisoned
-        self._plain = PlainSteps(graphs, slots, self._failure) if graphs and is_whole else None
+        self._plain = PlainSteps(graphs, slots, self._failures.of) if graphs and is_whole else None
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
         # The last step: before drafts are made, grammars are told its tokens.
@@ -280,7 +278,7 @@ class Engine:
         try:
             return draft(spans, wanted)
         except Exception as error:
-            if self._failure(error) is None:
+            if self._failures.of(error) is None:
                 raise
             return {}
 
@@ -312,26 +310,11 @@ class Engine:
         try:
             launch()
         except Exception as error:
-            failure = self._failure(error)
+            failure = self._failures.of(error)
             if failure is None:
                 raise
             pending.fail(spans, failure)
             self._stages.tell(Told(pending.heading.place, failure.code))
-
-    def _failure(self, error: Exception) -> StepFailed | None:
-        """What the requests of a step are told, if only they fail; None if the shard cannot continue.
-
-        A single rank can continue after any lack of memory; several only after one that all know of. What Triton
-        cannot compile or launch, it cannot on any rank of a stage; another stage has other layers.
-        """
-        if isinstance(error, StepFailed):
-            return error
-        reason = reason_of(error)
-        are_alike = self.group.size == 1 or (reason is ErrorCode.KERNEL and self.model.stage.count == 1)
-        if reason is None or not are_alike:
-            return None
-        _report(error)
-        return StepFailed(reason)
 
     def _run(self, step: Step, spans: Sequence[Span], pending: PendingOutcome) -> None:
         """Launch the model, and what comes after it unless that waits for masks."""
@@ -500,8 +483,3 @@ class Engine:
         if self._stages.is_told:
             return room_for_scored(rows.count, rows.num_top, self.slots.device)
         return score_prompt(self.model, self.slots.rows.tokens, hidden, rows, adapters)
-
-
-def _report(error: Exception) -> None:
-    """Log why the requests of a step fail: they are told less."""
-    logger.error("a step failed, and its requests with it: %s", error)

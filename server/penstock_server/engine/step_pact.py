@@ -9,6 +9,7 @@ decodes needs little memory, and the same that all before it needed; and a kerne
 kernels, types and sizes are the same on all that have the same layers.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +21,8 @@ from penstock_server.engine.stages import REASONS
 from penstock_server.network.distributed import Group, Made
 from penstock_server.network.out_of_memory import is_out_of_memory
 from penstock_server.network.stage import WHOLE, Stage
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -38,6 +41,34 @@ def reason_of(error: Exception) -> ErrorCode | None:
     if is_kernel_error(error):
         return ErrorCode.KERNEL
     return ErrorCode.OUT_OF_MEMORY if is_out_of_memory(error) else None
+
+
+def report(error: Exception) -> None:
+    """Log why the requests of a step fail: they are told less."""
+    logger.error("a step failed, and its requests with it: %s", error)
+
+
+class StepFailures:
+    """Which errors fail the requests of a step, and nothing else.
+
+    A single rank can continue after any lack of memory; several only after one that all know of. What Triton cannot
+    compile or launch, it cannot on any rank of a stage; another stage has other layers.
+    """
+
+    def __init__(self, group: Group, stage: Stage) -> None:
+        self._is_alone = group.size == 1
+        self._is_whole = stage.count == 1
+
+    def of(self, error: Exception) -> StepFailed | None:
+        """What the requests are told; None if the shard cannot continue."""
+        if isinstance(error, StepFailed):
+            return error
+        reason = reason_of(error)
+        are_alike = self._is_alone or (reason is ErrorCode.KERNEL and self._is_whole)
+        if reason is None or not are_alike:
+            return None
+        report(error)
+        return StepFailed(reason)
 
 
 class StepPact:
