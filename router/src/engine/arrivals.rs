@@ -12,9 +12,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 /// The first step waits for them for this part of what it will take, and no longer than so.
 const PART: f64 = 0.1;
 const LONGEST: Duration = Duration::from_millis(20);
-/// Where none is known to be about to come, it waits so long after the last one that came: others may be on the wire.
+/// Where none is known to be about to come, it waits so long after the last one that came, as others may be on the wire; but
+/// only if that is no more than this part. Timers are no finer.
+const QUIET: Duration = Duration::from_millis(1);
 const QUIET_PART: f64 = 0.03;
-const LONGEST_QUIET: Duration = Duration::from_millis(1);
 
 /// How many are about to come. Clones share the number.
 #[derive(Debug, Clone)]
@@ -84,8 +85,8 @@ impl Gathered {
     /// Until when the step waits for those that are about to come, and for those of which nothing is known.
     fn limits(&self) -> (Instant, Instant) {
         let longest = self.since + self.first_step.mul_f64(PART).min(LONGEST);
-        let quiet = self.grew + self.first_step.mul_f64(QUIET_PART).min(LONGEST_QUIET);
-        (longest, quiet.min(longest))
+        let is_worth = self.first_step.mul_f64(QUIET_PART) >= QUIET;
+        (longest, if is_worth { longest.min(self.grew + QUIET) } else { self.since })
     }
 }
 
@@ -109,12 +110,51 @@ impl Gathering {
         self.until.is_some()
     }
 
-    /// Returns when it may have to wait no longer; never, if it does not. Cancel safe.
-    pub async fn end(&self) {
+    /// Returns when it may have to wait no longer, once; never, if it does not wait. Cancel safe.
+    pub async fn end(&mut self) {
         match self.until {
             Some(until) if self.arrivals.are_none() => sleep_until(until).await,
             Some(until) => drop(timeout_at(until, self.arrivals.none()).await),
             None => pending().await,
         }
+        // Whoever asks again without a look at what waits has nothing to wait for.
+        self.until = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const STEP: Duration = Duration::from_millis(100);
+
+    async fn ends(gathering: &mut Gathering) -> bool {
+        timeout(Duration::from_secs(1), gathering.end()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_told_once() {
+        let arrivals = Arrivals::new();
+        let mut gathering = Gathering::new(arrivals.clone());
+        assert!(!ends(&mut gathering).await, "nothing waits");
+        let arriving = arrivals.begin();
+        assert!(gathering.waits(Some(STEP)));
+        assert!(ends(&mut gathering).await);
+        assert!(!ends(&mut gathering).await, "a loop that makes no plans would spin");
+        assert!(!gathering.waits(Some(STEP)), "its time is over");
+        drop(arriving);
+        assert!(!gathering.waits(None));
+        assert!(gathering.waits(Some(STEP)), "the next burst");
+    }
+
+    #[test]
+    fn a_short_step_waits_for_none_of_which_nothing_is_known() {
+        let arrivals = Arrivals::new();
+        let mut gathering = Gathering::new(arrivals.clone());
+        assert!(!gathering.waits(Some(Duration::from_millis(30))));
+        let _arriving = arrivals.begin();
+        assert!(Gathering::new(arrivals).waits(Some(Duration::from_millis(30))));
     }
 }
