@@ -13,6 +13,7 @@ use crate::block_events::options::BlockEventOptions;
 use crate::chat::template::TemplateOptions;
 use crate::engine::adapters::AdapterOptions;
 use crate::engine::condition::ConditionOptions;
+use crate::engine::pace_options::PaceOptions;
 use crate::engine::replica_options::ReplicaOptions;
 use crate::engine::shard_address::ShardAddress;
 use crate::engine::speculation::SpeculationOptions;
@@ -190,11 +191,10 @@ pub struct RouterOptions {
     #[serde(flatten)]
     pub connections: ConnectionLimits,
 
-    /// Milliseconds that a step may take while tokens are being generated; prompts are computed in chunks that fit
-    /// [default: twice what the step would take without them; a burst may pause them for up to 2 s]
-    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_itl_ms: Option<u32>,
+    /// How prompts and tokens share a step
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub pace: PaceOptions,
 
     /// Keep the KV cache of prompts and replies, and share it between requests that begin with the same tokens
     #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use penstock_scheduler::{Capacity, SchedulerConfig};
 
@@ -40,7 +39,6 @@ pub(crate) fn scheduler_config(
         max_step_tokens: capacity.max_step_tokens.min(max_step_tokens),
         max_queued_tokens: limits.max_queued_tokens,
         max_queued_bytes: limits.max_queued_bytes,
-        target_itl: options.target_itl_ms.map(|ms| Duration::from_millis(ms.into())),
         prefix_caching: options.prefix_caching,
         max_replays: options.max_replays,
         max_drafts: options.speculation.max_drafts(),
@@ -48,7 +46,7 @@ pub(crate) fn scheduler_config(
         cache_secret: rand::random(),
         tenant_weights,
         placement: options.replicas.replica_policy.into(),
-        ..SchedulerConfig::new(capacity, limits.max_concurrent_requests)
+        ..options.pace.apply(SchedulerConfig::new(capacity, limits.max_concurrent_requests))
     }
 }
 

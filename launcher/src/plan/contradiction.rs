@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use penstock_router::engine::pace_options::Preference;
 use penstock_router::engine::replica_address::ReplicaAddress;
 use penstock_router::engine::speculation::Speculation;
 use thiserror::Error;
@@ -36,6 +37,10 @@ pub enum PlanError {
         "--max-input-tokens {input} must be less than --max-total-tokens {total}, which leaves room for the output"
     )]
     InputTooLong { input: u32, total: u32 },
+    #[error(
+        "--target-itl-ms {0} and --prefer throughput exclude each other: no step of a burst may take longer than the target; drop one of the two"
+    )]
+    PauseBeyondTarget(u32),
     #[error("--node-rank {node} must be below --nnodes {count}")]
     NodeRankTooHigh { node: u32, count: u32 },
     #[error("--nnodes {count} needs --master-addr, the address of node 0 in the network of the nodes")]
@@ -94,6 +99,7 @@ pub fn contradiction(args: &Args) -> Option<PlanError> {
         .or_else(|| contradiction_of_nodes(args))
         .or_else(|| contradiction_of_roles(args))
         .or_else(|| contradiction_of_limits(args))
+        .or_else(|| contradiction_of_pace(args))
         .or_else(|| contradiction_of_drafts(args))
 }
 
@@ -174,6 +180,12 @@ fn contradiction_of_limits(args: &Args) -> Option<PlanError> {
     let limits = &args.router.limits;
     let (input, total) = (limits.max_input_tokens?, limits.max_total_tokens?);
     (input >= total).then_some(PlanError::InputTooLong { input, total })
+}
+
+fn contradiction_of_pace(args: &Args) -> Option<PlanError> {
+    let pace = &args.router.pace;
+    let target = pace.target_itl_ms.filter(|_| pace.prefer == Preference::Throughput);
+    target.map(PlanError::PauseBeyondTarget)
 }
 
 fn contradiction_of_drafts(args: &Args) -> Option<PlanError> {

@@ -45,6 +45,9 @@ fn contradictory_flags_are_refused() {
     assert_eq!(num_shards(0, "--sharded false --num-shard 2"), Err(PlanError::ShardedOff { asked: 2 }));
     let limits = "--max-input-tokens 9 --max-total-tokens 9";
     assert_eq!(num_shards(0, limits), Err(PlanError::InputTooLong { input: 9, total: 9 }));
+    let pause = "--target-itl-ms 50 --prefer throughput";
+    assert_eq!(num_shards(0, pause), Err(PlanError::PauseBeyondTarget(50)));
+    assert_eq!(num_shards(0, "--target-itl-ms 50 --prefer latency"), Ok(1));
     assert_eq!(num_shards(0, "--speculation draft"), Err(PlanError::NoDraftModel));
     for other in ["", "--speculate 3", "--speculation ngram"] {
         let refused = num_shards(0, &format!("--draft-model /d {other}"));

@@ -46,8 +46,10 @@ pub struct SchedulerConfig {
     pub max_queued_tokens: u64,
     /// Bytes of requests waiting.
     pub max_queued_bytes: usize,
-    /// How long a step with decodes may take. With `None`, prefill at most doubles it, but for a pause (`pace`).
+    /// How long a step with decodes may take. With `None`, prefill at most doubles it, but for a burst (`pace`).
     pub target_itl: Option<Duration>,
+    /// Whether a burst of prompts may pause streams whose clients read along.
+    pub pauses_streams: bool,
     /// Whether prefixes are kept and shared.
     pub prefix_caching: bool,
     /// Whether changes of the prefix cache are kept, to be taken by `take_cache_events`.
@@ -89,6 +91,7 @@ impl SchedulerConfig {
             max_queued_tokens: u64::MAX,
             max_queued_bytes: usize::MAX,
             target_itl: None,
+            pauses_streams: false,
             prefix_caching: true,
             cache_events: false,
             cache_secret: 0,

@@ -11,7 +11,12 @@ use crate::step_time::{StepCost, StepTimeModel, micros};
 
 /// Where no target is set, prefill may stretch a step with decodes by this factor.
 const MAX_STRETCH: f64 = 1.9;
-/// Where more prompts wait than streams decode, the streams may pause so long for each of them, shared among the streams.
+/// Where more prompts wait than streams decode, a step may take so long for each prompt, shared among the streams: small
+/// chunks would read all weights again and again. Whoever reads along does not see the gaps.
+const BURST: Duration = Duration::from_millis(20);
+/// Longest step of a burst.
+const MAX_BURST: Duration = Duration::from_millis(100);
+/// The same where nobody reads along, or where throughput is preferred: then the streams pause.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause, and longest step into which more prompts are taken than are computed side by side.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -49,6 +54,8 @@ pub struct Streams {
     /// What the next positions of all cost.
     cost: StepCost,
     highest_priority: Option<i32>,
+    /// Whether the client of one of them reads along.
+    are_read: bool,
     /// Whether one of them paused so lately that it must not pause again.
     paused_lately: bool,
 }
@@ -58,6 +65,7 @@ impl Streams {
         let sequence = running.sequence();
         self.ids.push(running.id());
         self.highest_priority = self.highest_priority.max(Some(sequence.priority()));
+        self.are_read |= sequence.request().is_stream;
         self.paused_lately |= !sequence.may_be_paused();
     }
 
@@ -91,11 +99,14 @@ impl Streams {
         self.ids.len()
     }
 
-    /// Whether they may pause for these prompts: they are fewer, of no higher priority, and none paused lately.
-    fn may_pause_for(&self, prompts: &Prompts) -> bool {
-        prompts.count > self.count()
-            && !self.paused_lately
-            && self.highest_priority <= prompts.lowest_priority
+    /// Whether these prompts are a burst beside them: more than they are, and of no lower priority.
+    fn are_few_beside(&self, prompts: &Prompts) -> bool {
+        prompts.count > self.count() && self.highest_priority <= prompts.lowest_priority
+    }
+
+    /// Microseconds that a step may take if it has `each` for each prompt, shared among them.
+    fn shared(&self, prompts: &Prompts, each: Duration, longest: Duration) -> f64 {
+        (micros(each) * prompts.count as f64 / self.count() as f64).min(micros(longest))
     }
 }
 
@@ -131,6 +142,8 @@ pub struct Pace<'a> {
     pub times: &'a StepTimeModel,
     /// How long a step with decodes may take, if that is set.
     pub target: Option<Duration>,
+    /// Whether streams may pause whose clients read along.
+    pub pauses_streams: bool,
     pub streams: &'a Streams,
     /// What the decodes of a step cost.
     pub decodes: StepCost,
@@ -150,12 +163,16 @@ impl Pace<'_> {
     /// What these prompts may take.
     pub fn allowance(&self, prompts: &Prompts) -> Allowance {
         let usual = self.usual();
-        if self.target.is_some() || self.streams.count() == 0 || !self.streams.may_pause_for(prompts) {
+        if self.target.is_some() || self.streams.count() == 0 || !self.streams.are_few_beside(prompts) {
             return Allowance { micros: usual, further: FURTHER, usual };
         }
-        let pause = micros(PAUSE) * prompts.count as f64 / self.streams.count() as f64;
-        let longest = usual.max(pause.min(micros(MAX_PAUSE)));
-        Allowance { micros: longest, further: FURTHER_AT_ONCE, usual }
+        let usual = usual.max(self.streams.shared(prompts, BURST, MAX_BURST));
+        let pause = if self.may_pause() { self.streams.shared(prompts, PAUSE, MAX_PAUSE) } else { 0.0 };
+        Allowance { micros: usual.max(pause), further: FURTHER_AT_ONCE, usual }
+    }
+
+    fn may_pause(&self) -> bool {
+        (self.pauses_streams || !self.streams.are_read) && !self.streams.paused_lately
     }
 
     /// Microseconds that the step may take without a pause.

@@ -31,6 +31,8 @@ pub struct NewRequest {
     pub adapter_start: u32,
     /// Tokens that are likely to be generated: the shards may draft them. Changes no token.
     pub predicted: Arc<[u32]>,
+    /// Whether its client reads along: whether each token is sent when it is there.
+    pub is_stream: bool,
     /// The tenant that is charged for it.
     pub tenant: Arc<str>,
     /// Only requests with the same salt share cached blocks.
@@ -56,6 +58,7 @@ impl NewRequest {
             adapter_id: None,
             adapter_start: 0,
             predicted: Arc::default(),
+            is_stream: true,
             tenant: "".into(),
             cache_salt: "".into(),
             priority: 0,

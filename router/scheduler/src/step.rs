@@ -167,7 +167,8 @@ impl Scheduler {
             1 => draft.cost(),
             num_steps => streams.cost_of_step(num_steps),
         };
-        Pace { times, target: self.config.target_itl, streams, decodes }
+        let SchedulerConfig { target_itl: target, pauses_streams, .. } = self.config;
+        Pace { times, target, pauses_streams, streams, decodes }
     }
 
     fn prompts_under_way(&self) -> Prompts {

@@ -8,7 +8,7 @@ use axum::routing::{self, MethodRouter};
 use super::route_doc::Doc;
 use crate::http::auth::identify;
 use crate::http::host::require_host;
-use crate::http::layers::{count, refuse_while_draining};
+use crate::http::layers::{announce, count, refuse_while_draining};
 use crate::http::rate_limit::count_request;
 use crate::http::state::AppState;
 
@@ -68,6 +68,8 @@ impl Route {
     pub(super) fn guarded(self, state: &AppState) -> MethodRouter<AppState> {
         let mut handler = self.handler;
         if self.is_work {
+            handler =
+                handler.route_layer(from_fn_with_state(state.inference.engine.arrivals().clone(), announce));
             handler = handler.route_layer(from_fn(count_request));
             handler = handler
                 .route_layer(from_fn_with_state(state.inference.shutdown.clone(), refuse_while_draining));

@@ -1,21 +1,29 @@
-//! Requests that are about to come: they are checked and tokenized. Where nothing runs, the first step waits a moment for
-//! them, so that a burst is computed as one, whichever of its requests is ready first. Otherwise the first one streams
-//! when the others come, and pauses while their prompts are computed.
+//! Requests that are about to come: their headers are here, but they are not checked and tokenized yet. Where nothing runs,
+//! the first step waits a moment for them, so that a burst is computed as one, whichever of its requests is ready first.
+//! Otherwise the first one streams when the others come, and pauses while their prompts are computed.
 
+use std::cell::Cell;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// The first step waits for them for this part of what it will take, and no longer than so.
 const PART: f64 = 0.1;
 const LONGEST: Duration = Duration::from_millis(20);
-/// Where none is known to be about to come, it waits so long after the last one that came, as others may be on the wire; but
+/// Where none is known to be about to come, others may be on the wire: it waits so long after the last one that came, but
 /// only if that is no more than this part. Timers are no finer.
 const QUIET: Duration = Duration::from_millis(1);
 const QUIET_PART: f64 = 0.03;
+/// In any case, what is in the sockets is read: a connection is accepted, its task begins, the headers come.
+const LOOKS: u32 = 4;
+
+tokio::task_local! {
+    static COMING: Cell<Option<Arriving>>;
+}
 
 /// How many are about to come. Clones share the number.
 #[derive(Debug, Clone)]
@@ -26,8 +34,18 @@ impl Arrivals {
         Self(watch::Sender::new(0))
     }
 
-    /// One more is about to come.
+    /// Handles a request, which is about to come until it takes its place with `begin`, or is handled.
+    pub async fn announcing<F: Future>(&self, handling: F) -> F::Output {
+        COMING.scope(Cell::new(Some(self.one_more())), handling).await
+    }
+
+    /// The place of the request that this task handles, if it is announced and has not taken it; else one more is about to
+    /// come.
     pub fn begin(&self) -> Arriving {
+        COMING.try_with(Cell::take).ok().flatten().unwrap_or_else(|| self.one_more())
+    }
+
+    fn one_more(&self) -> Arriving {
         self.0.send_modify(|count| *count += 1);
         Arriving(Arc::new(Counted(self.clone())))
     }
@@ -61,7 +79,16 @@ impl Drop for Counted {
 pub(super) struct Gathering {
     arrivals: Arrivals,
     gathered: Option<Gathered>,
-    until: Option<Instant>,
+    wait: Wait,
+}
+
+/// What the first step waits for.
+#[derive(Clone, Copy, PartialEq)]
+enum Wait {
+    Nothing,
+    /// What is in the sockets.
+    Look,
+    Until(Instant),
 }
 
 /// What waits to be computed by the first step.
@@ -71,28 +98,40 @@ struct Gathered {
     /// When the last of them came.
     grew: Instant,
     first_step: Duration,
+    /// How often what is in the sockets was read since then.
+    num_looks: u32,
 }
 
 impl Gathered {
     fn new(first_step: Duration, now: Instant) -> Self {
-        Self { since: now, grew: now, first_step }
+        Self { since: now, grew: now, first_step, num_looks: 0 }
     }
 
     fn now_taking(self, first_step: Duration, now: Instant) -> Self {
-        if first_step == self.first_step { self } else { Self { grew: now, first_step, ..self } }
+        if first_step == self.first_step {
+            self
+        } else {
+            Self { since: self.since, ..Self::new(first_step, now) }
+        }
     }
 
-    /// Until when the step waits for those that are about to come, and for those of which nothing is known.
-    fn limits(&self) -> (Instant, Instant) {
+    /// What the step waits for, where others are known to be about to come or not.
+    fn wait(&self, are_known: bool, now: Instant) -> Wait {
         let longest = self.since + self.first_step.mul_f64(PART).min(LONGEST);
         let is_worth = self.first_step.mul_f64(QUIET_PART) >= QUIET;
-        (longest, if is_worth { longest.min(self.grew + QUIET) } else { self.since })
+        let quiet = if is_worth { longest.min(self.grew + QUIET) } else { self.since };
+        let until = if are_known { longest } else { quiet };
+        match (until > now, longest > now && self.num_looks < LOOKS) {
+            (true, _) => Wait::Until(until),
+            (false, true) => Wait::Look,
+            (false, false) => Wait::Nothing,
+        }
     }
 }
 
 impl Gathering {
     pub fn new(arrivals: Arrivals) -> Self {
-        Self { arrivals, gathered: None, until: None }
+        Self { arrivals, gathered: None, wait: Wait::Nothing }
     }
 
     /// `first_step`: what the prompts that wait take where nothing runs.
@@ -102,23 +141,25 @@ impl Gathering {
             Some(gathered) => gathered.now_taking(first_step, now),
             None => Gathered::new(first_step, now),
         });
-        self.until = self.gathered.and_then(|gathered| {
-            let (longest, quiet) = gathered.limits();
-            let until = if self.arrivals.are_none() { quiet } else { longest };
-            (until > now).then_some(until)
-        });
-        self.until.is_some()
+        let are_known = !self.arrivals.are_none();
+        self.wait = self.gathered.map_or(Wait::Nothing, |gathered| gathered.wait(are_known, now));
+        self.wait != Wait::Nothing
     }
 
     /// Returns when it may have to wait no longer, once; never, if it does not wait. Cancel safe.
     pub async fn end(&mut self) {
-        match self.until {
-            Some(until) if self.arrivals.are_none() => sleep_until(until).await,
-            Some(until) => drop(timeout_at(until, self.arrivals.none()).await),
-            None => pending().await,
+        match self.wait {
+            Wait::Nothing => pending().await,
+            Wait::Look => {
+                // What is ready runs first, and the sockets are polled.
+                yield_now().await;
+                self.gathered.iter_mut().for_each(|gathered| gathered.num_looks += 1);
+            }
+            Wait::Until(until) if self.arrivals.are_none() => sleep_until(until).await,
+            Wait::Until(until) => drop(timeout_at(until, self.arrivals.none()).await),
         }
         // Whoever asks again without a look at what waits has nothing to wait for.
-        self.until = None;
+        self.wait = Wait::Nothing;
     }
 }
 
@@ -149,12 +190,47 @@ mod tests {
         assert!(gathering.waits(Some(STEP)), "the next burst");
     }
 
-    #[test]
-    fn a_short_step_waits_for_none_of_which_nothing_is_known() {
+    #[tokio::test(start_paused = true)]
+    async fn a_short_step_only_looks_for_those_of_which_nothing_is_known() {
         let arrivals = Arrivals::new();
         let mut gathering = Gathering::new(arrivals.clone());
-        assert!(!gathering.waits(Some(Duration::from_millis(30))));
+        let first_step = Some(Duration::from_millis(30));
+        let now = Instant::now();
+        for _ in 0..LOOKS {
+            assert!(gathering.waits(first_step) && ends(&mut gathering).await);
+        }
+        assert!(!gathering.waits(first_step) && Instant::now() == now);
         let _arriving = arrivals.begin();
-        assert!(Gathering::new(arrivals).waits(Some(Duration::from_millis(30))));
+        assert!(gathering.waits(first_step), "for one that is known");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_lets_what_is_ready_run_first() {
+        let arrivals = Arrivals::new();
+        let mut gathering = Gathering::new(arrivals.clone());
+        let ready = tokio::spawn({
+            let arrivals = arrivals.clone();
+            async move { arrivals.begin() }
+        });
+        assert!(gathering.waits(Some(Duration::from_millis(30))));
+        gathering.end().await;
+        assert!(!arrivals.are_none());
+        drop(ready.await);
+    }
+
+    #[tokio::test]
+    async fn an_announced_request_is_about_to_come_until_it_has_come_or_was_handled() {
+        let arrivals = Arrivals::new();
+        let handling = async {
+            assert!(!arrivals.are_none());
+            drop(arrivals.begin());
+            assert!(arrivals.are_none(), "it took its place");
+            let _other = arrivals.begin();
+            assert!(!arrivals.are_none(), "the next one of the same request has a place of its own");
+        };
+        arrivals.announcing(handling).await;
+        assert!(arrivals.are_none());
+        arrivals.announcing(async {}).await;
+        assert!(arrivals.are_none(), "it was refused");
     }
 }

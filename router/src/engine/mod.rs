@@ -17,6 +17,7 @@ mod link;
 pub mod membership;
 pub mod mutual_tls;
 pub mod operator;
+pub mod pace_options;
 mod passing;
 pub mod recruiter;
 mod replica;

@@ -15,6 +15,7 @@ use tracing::{Instrument, Span, field};
 use crate::base::error::Error;
 use crate::base::request_id::{REQUEST_ID, RequestId};
 use crate::base::shutdown::Shutdown;
+use crate::engine::arrivals::Arrivals;
 use crate::observe::access_log::{AccessLog, Arrival, OpenLine, in_log_scope};
 use crate::observe::metrics::{Metrics, RequestGuard};
 use crate::observe::telemetry::{RequestTrace, Telemetry, in_scope, remote_parent};
@@ -59,6 +60,11 @@ pub async fn count(State(metrics): State<Metrics>, mut request: Request, next: N
     let response = next.run(request).await;
     guard.on_response(response.extensions().get::<Error>());
     response
+}
+
+/// The engine loop knows that it is about to come before its body is read.
+pub async fn announce(State(arrivals): State<Arrivals>, request: Request, next: Next) -> Response {
+    arrivals.announcing(next.run(request)).await
 }
 
 /// Gives each request an id, a span for log lines, a trace if it is sampled, and a line of the access log. The client may

@@ -189,6 +189,7 @@ fn random_arrival(dice: &mut Dice, at: Duration, stems: &[Vec<u32>]) -> Arrival 
     let adapter = [None, None, Some("x"), Some("y"), Some("z")][dice.range(0, 5) as usize];
     let request = NewRequest {
         ignore_eos: dice.one_in(8),
+        is_stream: dice.one_in(2),
         tenant: ["", "a", "b"][dice.range(0, 3) as usize].into(),
         cache_salt: ["", "", "salt"][dice.range(0, 3) as usize].into(),
         priority: dice.range(0, 3) as i32 - 1,

@@ -154,8 +154,12 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<CheckedRequest, Er
     let (truncate, min_tokens) = (truncate(&p, limits)?, sampling.min_new_tokens);
     let stop_token_ids = exclusions::stop_token_ids(&p, limits)?;
     let num_top = sampling::top_n_tokens(&p, limits)?;
-    let common =
-        NewRequest { ignore_eos: p.ignore_eos, stop_token_ids, ..NewRequest::new([].into(), 0, sampling) };
+    let common = NewRequest {
+        ignore_eos: p.ignore_eos,
+        stop_token_ids,
+        is_stream: p.is_stream,
+        ..NewRequest::new([].into(), 0, sampling)
+    };
     Ok(CheckedRequest {
         best_of,
         ending: Ending {
