@@ -55,11 +55,13 @@ class Setting(NamedTuple):
     speculate: int = 0
     # Whether they are drafted by the model itself in the place of n-grams.
     drafts_itself: bool = False
+    # Heads of 16 are computed as those of models that people serve are: in C, and by recordings. Others are not.
+    head_dim: int = 16
 
 
 SETTINGS = [
     Setting("1-shard-poisoned", "llama", 1, True, 12, is_poisoned=True),
-    Setting("1-shard-no-cache", "qwen2", 1, False, 9),
+    Setting("1-shard-no-cache", "qwen2", 1, False, 9, head_dim=18),
     # Wide enough that sequences run out of blocks although they give some back; narrow ones hardly ever do.
     Setting("1-shard-windowed-poisoned", "mistral", 1, True, 6, is_poisoned=True, window=96, pool_share=0.12),
     Setting("2-shards-poisoned", "qwen3", 2, True, 6, is_poisoned=True),
@@ -283,6 +285,7 @@ def make_model(folder: Path, setting: Setting) -> Path:
         {
             "vocab_size": len(VOCABULARY),
             "max_position_embeddings": MAX_LEN,
+            "head_dim": setting.head_dim,
             **({"sliding_window": setting.window} if setting.window else {}),
             "bos_token_id": VOCABULARY[EOS],
             "eos_token_id": VOCABULARY[EOS],
