@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import tiny_model
 
 from benchmarks.compare import load, models, question, servers, summary
 from benchmarks.compare.load import Measured
-from benchmarks.compare.rival import Running
+from benchmarks.compare.rival import DidNotStart, Running
 from benchmarks.compare.servers import Absent, Contender
 from benchmarks.figure import Figure
 
@@ -316,7 +316,9 @@ def test_llama_cpp_and_openvino_are_compared_in_every_format(
     assert not any(it.is_exact for it in openvinos)
 
 
-def test_only_servers_of_one_type_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_servers_of_one_type_run_together_and_what_does_not_start_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     running: set[str] = set()
     together: list[set[str]] = []
 
@@ -333,14 +335,21 @@ def test_only_servers_of_one_type_run_together(monkeypatch: pytest.MonkeyPatch) 
     def contender(name: str, dtype: str, is_ours: bool) -> Contender:
         return Contender(name, "1.0", lambda _: serve(name), dtype, is_ours=is_ours)
 
+    def fail(_: Path) -> AbstractContextManager[Running]:
+        raise DidNotStart("a server did not start:\nno such format")
+
     present = [
         contender("ours", "int8", True),
         contender("ours 4", "int4", True),
         contender("rival", "int8", False),
+        Contender("broken", "1.0", fail, "int4"),
     ]
     monkeypatch.setattr(question, "contenders", lambda _: present)
     monkeypatch.setattr(models, "count", lambda _: models.Counts(1, 1))
     monkeypatch.setattr(load, "run", measured)
     figures = question.measure(question.Comparison({"demo": lambda _: None}, None, 1, 1, (1,)))
     assert set(map(frozenset, together)) == {frozenset({"ours", "rival"}), frozenset({"ours 4"})}
-    assert "demo, 1 at once: times the tokens/s of rival" in [it.name for it in figures]
+    names = [it.name for it in figures]
+    assert "demo, 1 at once: times the tokens/s of rival" in names
+    assert "no broken for demo: it did not start" in figures[0].note
+    assert not any("broken" in name for name in names)

@@ -1,6 +1,7 @@
 """The comparison: every server gets every load in turn, several times, with the same models."""
 
 import json
+import sys
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.compare import load, models
 from benchmarks.compare.load import LONG_INPUT_LEN, LONG_OUTPUT_LEN, Load, Measured
-from benchmarks.compare.rival import THREADS, Running, url
+from benchmarks.compare.rival import THREADS, DidNotStart, Running, url
 from benchmarks.compare.servers import MOST_AT_ONCE, Absent, Contender, contenders
 from benchmarks.compare.summary import Runs, summarise
 from benchmarks.figure import Figure
@@ -57,24 +58,29 @@ class Served(NamedTuple):
 
 
 def measure(comparison: Comparison = ALL) -> list[Figure]:
-    """Servers that are not installed are listed with the reason, and left out."""
+    """Servers that are not installed, or do not start, are listed with the reason, and left out."""
     everyone = contenders(comparison.dtypes)
     present = [it for it in everyone if isinstance(it, Contender)]
-    figures = [setting(everyone)]
+    figures: list[Figure] = []
     for name, make in comparison.models.items():
         with TemporaryDirectory() as folder:
             make(Path(folder))
             runs: Runs = {}
             for dtype in dict.fromkeys(it.dtype for it in present):
                 runs |= _runs_together([it for it in present if it.dtype == dtype], Path(folder), comparison)
-            figures += summarise(name, present, runs, models.count(Path(folder)))
-    return figures
+            ran = {contender for _, contender in runs}
+            measured = [it for it in present if it.name in ran]
+            everyone += [
+                Absent(f"{it.name} for {name}", "it did not start") for it in present if it not in measured
+            ]
+            figures += summarise(name, measured, runs, models.count(Path(folder)))
+    return [setting(everyone), *figures]
 
 
 def _runs_together(together: list[Contender], model: Path, comparison: Comparison) -> Runs:
     """Those that are compared with each other, and no more: all at once would need more memory than machines have."""
     with ExitStack() as stack:
-        served = [_start(contender, model, stack) for contender in together]
+        served = [it for contender in together if (it := _started(contender, model, stack))]
         check_agreement({it.contender.name: _answer(it) for it in served if _is_exact(it.contender)})
         return _runs(served, comparison)
 
@@ -90,6 +96,15 @@ def setting(everyone: list[Contender | Absent]) -> Figure:
 
 def _describe(it: Contender | Absent) -> str:
     return f"{it.name} {it.version}" if isinstance(it, Contender) else f"no {it.name}: {it.reason}"
+
+
+def _started(contender: Contender, model: Path, stack: ExitStack) -> Served | None:
+    """None for a rival that does not start: the others are measured all the same."""
+    try:
+        return _start(contender, model, stack)
+    except DidNotStart as error:
+        print(f"{contender.name}: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 def _start(contender: Contender, model: Path, stack: ExitStack) -> Served:

@@ -19,6 +19,10 @@ class Running(Protocol):
     address: tuple[str, int]
 
 
+class DidNotStart(RuntimeError):
+    """It has ended, or takes too long."""
+
+
 class Rival:
     """Starts the server and waits until `/health` returns success. Leaving the context stops it."""
 
@@ -40,7 +44,7 @@ class Rival:
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > started + _START_TIMEOUT_S:
                 self._process.kill()
-                raise RuntimeError(f"a server did not start:\n{self._log_tail()}")
+                raise DidNotStart(f"a server did not start:\n{self._log_tail()}")
             time.sleep(0.1)
         return self
 

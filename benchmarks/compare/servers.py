@@ -60,6 +60,8 @@ class Format(NamedTuple):
     bits_of_openvino: tuple[float, float]
 
 
+# What OpenVINO calls them.
+_PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 # Scales count: ours of a row, or of 128 weights; llama.cpp's of 32.
 # The folders of the models do not outlive the run: what is made of them would only take room.
 _NOT_KEPT = "--quantize-cache-gb=0"
@@ -186,7 +188,7 @@ def _openvinos(formats: list[Format]) -> list[Contender | Absent]:
     return [
         Contender(
             f"OpenVINO {its.dtype}",
-            its_version,
+            f"{its_version} in {_openvino_precision(its)}",
             partial(_start_openvino, its),
             its.dtype,
             its.bits_of_openvino,
@@ -194,6 +196,12 @@ def _openvinos(formats: list[Format]) -> list[Contender | Absent]:
         )
         for its in formats
     ]
+
+
+def _openvino_precision(its: Format) -> str:
+    """Of sums and of the cache: with AVX2 alone it refuses to start with bfloat16."""
+    computes_bfloat16 = "avx512f" in Path("/proc/cpuinfo").read_text()
+    return "bfloat16" if its.dtype != "float32" and computes_bfloat16 else "float32"
 
 
 def _openvino_version() -> str | None:
@@ -205,9 +213,8 @@ def _openvino_version() -> str | None:
 
 
 def _start_openvino(its: Format, model: Path) -> Rival:
-    precision = "f32" if its.dtype == "float32" else "bf16"
     return Rival(
         *(str(RIVALS_PYTHON), str(Path(__file__).with_name("openvino_server.py"))),
         *("--model", _gguf(model, its.of_openvino), "--tokenizer", str(model / "tokenizer.json")),
-        *("--precision", precision, "--threads", str(THREADS)),
+        *("--precision", _PRECISIONS[_openvino_precision(its)], "--threads", str(THREADS)),
     )

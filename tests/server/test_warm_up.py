@@ -25,6 +25,8 @@ from kernel_variants.recorder import recording_only
 from kernel_variants.variant import Variant
 
 NUM_SLOTS, NUM_BLOCKS = 80, 500
+# The first layer and one behind another: more launch the same kernels again.
+NUM_LAYERS = 2
 # Windows, norms of heads, centred norms, positions that are learnt, experts and their biases.
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
@@ -129,7 +131,7 @@ def nothing_new(seen: set[Variant]) -> Iterator[None]:
 def test_a_served_mixture_needs_no_new_variant(
     saved_model: Callable[..., Any], family: str, changes: dict[str, Any]
 ) -> None:
-    folder = saved_model(family, **changes).folder
+    folder = saved_model(family, num_hidden_layers=NUM_LAYERS, **changes).folder
     with recording_only() as seen:
         engine = warm_engine(folder)
         with nothing_new(seen):
@@ -164,7 +166,7 @@ def test_snapshots_need_no_new_variant(saved_model: Callable[..., Any], case: st
 def test_no_setting_makes_a_variant_that_is_new(
     saved_model: Callable[..., Any], options: dict[str, Any]
 ) -> None:
-    folder = saved_model("llama", max_position_embeddings=1500).folder
+    folder = saved_model("llama", max_position_embeddings=1500, num_hidden_layers=NUM_LAYERS).folder
     with recording_only() as seen:
         engine = warm_engine(folder, **options)
         with nothing_new(seen):
@@ -175,7 +177,7 @@ def test_no_setting_makes_a_variant_that_is_new(
 def test_adapters_of_any_rank_need_no_new_variant(
     saved_model: Callable[..., Any], tmp_path: Path, dtype: str
 ) -> None:
-    folder = saved_model("llama").folder
+    folder = saved_model("llama").folder  # as the adapters are
     with recording_only() as seen:
         engine = warm_engine(folder, dtype=dtype)
         with nothing_new(seen):

@@ -20,7 +20,7 @@ from test_mtp import make
 
 pytest.importorskip("triton")
 from kernel_variants.recorder import recording_only
-from test_warm_up import NUM_BLOCKS, NUM_SLOTS, mixture, nothing_new, warm_engine
+from test_warm_up import NUM_BLOCKS, NUM_LAYERS, NUM_SLOTS, mixture, nothing_new, warm_engine
 
 # Of other sizes than the model, so that its kernels are others.
 SMALL = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 24, "hidden_size": 48}
@@ -28,8 +28,13 @@ SMALL = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 24, "hi
 Made = tuple[Path, dict[str, Any]]
 
 
+def _llama(saved_model: Callable[..., Any]) -> Path:
+    folder: Path = saved_model("llama", num_hidden_layers=NUM_LAYERS).folder
+    return folder
+
+
 def _history(saved_model: Callable[..., Any], _to: Path) -> Made:
-    return saved_model("llama").folder, {}
+    return _llama(saved_model), {}
 
 
 def _latents(saved_model: Callable[..., Any], _to: Path) -> Made:
@@ -37,11 +42,11 @@ def _latents(saved_model: Callable[..., Any], _to: Path) -> Made:
 
 
 def _model(saved_model: Callable[..., Any], _to: Path) -> Made:
-    return saved_model("llama").folder, {"draft_model_path": saved_model("llama", **SMALL).folder}
+    return _llama(saved_model), {"draft_model_path": saved_model("llama", **SMALL).folder}
 
 
 def _experts(saved_model: Callable[..., Any], _to: Path) -> Made:
-    return saved_model("llama").folder, {"draft_model_path": saved_model("qwen3_moe", **SMALL).folder}
+    return _llama(saved_model), {"draft_model_path": saved_model("qwen3_moe", **SMALL).folder}
 
 
 def _eagle(saved_model: Callable[..., Any], to: Path) -> Made:
@@ -53,7 +58,7 @@ def _parallel(saved_model: Callable[..., Any], to: Path) -> Made:
 
 
 def _medusa(saved_model: Callable[..., Any], to: Path) -> Made:
-    return saved_model("llama").folder, {"draft_model_path": noisy_heads(72, to / "heads")}
+    return _llama(saved_model), {"draft_model_path": noisy_heads(72, to / "heads")}
 
 
 def _mtp(saved_model: Callable[..., Any], to: Path) -> Made:
