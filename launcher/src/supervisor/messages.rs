@@ -204,6 +204,14 @@ pub enum Ending {
     GaveUp,
 }
 
+/// How long processes may take to end after a signal.
+pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a killed part may take to be gone. The kernel gives back a process's memory page by page, in processor time of
+/// that process, which a busy machine gives it bit by bit; nobody can do it sooner, and to give up ends the whole server.
+pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the router may take to listen: it only reads a tokenizer.
+pub(super) const ROUTER_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Time limits from the command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {

@@ -29,16 +29,8 @@ pub use messages::{
 };
 pub use restarts::RestartLimit;
 
-use messages::{set, timer};
+use messages::{KILL_TIMEOUT, ROUTER_TIMEOUT, STOP_TIMEOUT, set, timer};
 use supervised::{LIVE, State, Supervised};
-
-/// How long processes may take to end after a signal.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a killed part may take to be gone. The kernel gives back a process's memory page by page, in processor time of
-/// that process, which a busy machine gives it bit by bit; nobody can do it sooner, and to give up ends the whole server.
-const KILL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the router may take to listen: it only reads a tokenizer.
-const ROUTER_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {

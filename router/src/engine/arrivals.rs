@@ -1,6 +1,6 @@
 //! Requests that are about to come: their headers are here, but they are not checked and tokenized yet. Where nothing runs,
 //! the first step waits a moment for them, so that a burst is computed as one, whichever of its requests is ready first.
-//! Otherwise the first one streams when the others come, and pauses while their prompts are computed.
+//! Otherwise the first one streams when the others come, and has long gaps while their prompts are computed.
 
 use std::cell::Cell;
 use std::future::pending;

@@ -68,6 +68,12 @@ fn stream(world: &mut World, number: u32) -> RequestId {
     decoding(world, request(&prompt(number, 4), 1000))
 }
 
+fn three_streams(world: &mut World) {
+    for number in 1..4 {
+        stream(world, number);
+    }
+}
+
 /// A request whose client waits for its end.
 fn whole(world: &mut World, number: u32) -> RequestId {
     decoding(world, NewRequest { is_stream: false, ..request(&prompt(number, 4), 1000) })
@@ -112,9 +118,7 @@ fn a_burst_is_computed_in_steps_of_a_tenth_of_a_second_beside_a_stream() {
 #[test]
 fn steps_are_longer_the_more_prompts_wait_for_each_stream() {
     let mut world = taught(latency);
-    for number in 1..4 {
-        stream(&mut world, number);
-    }
+    three_streams(&mut world);
     burst(&mut world, 10..16);
     let plan = plan(&mut world).expect("there are prompts");
     // 20 ms for each of 6 prompts, shared by 3 streams.
@@ -154,9 +158,7 @@ fn nothing_pauses_beside_a_stream_that_is_read() {
 #[test]
 fn the_pause_grows_with_the_prompts_and_shrinks_with_the_streams() {
     let mut world = taught(throughput);
-    for number in 1..4 {
-        stream(&mut world, number);
-    }
+    three_streams(&mut world);
     burst(&mut world, 10..14);
     let plan = plan(&mut world).expect("there are prompts");
     // 200 ms for each of 4 prompts, shared by 3 streams.
