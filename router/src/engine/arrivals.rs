@@ -4,12 +4,13 @@
 
 use std::cell::Cell;
 use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 /// The first step waits for them for this part of what it will take, and no longer than so.
 const PART: f64 = 0.1;
@@ -34,9 +35,18 @@ impl Arrivals {
         Self(watch::Sender::new(0))
     }
 
-    /// Handles a request, which is about to come until it takes its place with `begin`, or is handled.
+    /// Handles a request, which is about to come until it takes its place with `begin`, or is handled. One whose body takes
+    /// longer than any step waits is not: whoever sends slowly delays nobody.
     pub async fn announcing<F: Future>(&self, handling: F) -> F::Output {
-        COMING.scope(Cell::new(Some(self.one_more())), handling).await
+        let handled = async {
+            let mut handling = pin!(handling);
+            if let Ok(output) = timeout(LONGEST, &mut handling).await {
+                return output;
+            }
+            drop(COMING.with(Cell::take));
+            handling.await
+        };
+        COMING.scope(Cell::new(Some(self.one_more())), handled).await
     }
 
     /// The place of the request that this task handles, if it is announced and has not taken it; else one more is about to
@@ -165,7 +175,7 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -232,5 +242,18 @@ mod tests {
         assert!(arrivals.are_none());
         arrivals.announcing(async {}).await;
         assert!(arrivals.are_none(), "it was refused");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_end_is_not_waited_for() {
+        let arrivals = Arrivals::new();
+        let handling = async {
+            sleep(LONGEST / 2).await;
+            assert!(!arrivals.are_none());
+            sleep(LONGEST).await;
+            assert!(arrivals.are_none());
+            "handled"
+        };
+        assert_eq!(arrivals.announcing(handling).await, "handled");
     }
 }
