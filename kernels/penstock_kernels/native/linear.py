@@ -17,9 +17,6 @@ from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 _SIDE = 16
 # From so many rows on PyTorch fills the tiles of a processor (AMX) better: measured.
 _WORTH_LIBRARY = 256
-# From so many rows and so many numbers on, of a multiple of so many, rows get so many numbers between them, where
-# products are made of tiles: rows a power of two apart share places in caches.
-_WORTH_GAPS, _LONG, _SHARING, _GAP = 48, 2048, 512, 32
 
 
 class _Part(ctypes.Structure):
@@ -36,7 +33,7 @@ class _Call(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "parts", "bias", "output")),
-        *((name, ctypes.c_int64) for name in ("x_stride", "num_parts", "len", "num_columns")),
+        *((name, ctypes.c_int64) for name in ("num_parts", "len", "num_columns")),
         *((name, ctypes.c_int32) for name in ("num_rows", "dtype", "num_threads", "max_lanes", "is_paired")),
         ("packed", ctypes.c_void_p),
     )
@@ -76,13 +73,6 @@ def has_amx() -> bool:
     return compiled is not None and bool(compiled.penstock_has_amx())
 
 
-@cache
-def _wants_gaps(length: int) -> bool:
-    is_sharing = length >= _LONG and length % _SHARING == 0
-    compiled = library()
-    return is_sharing and compiled is not None and bool(compiled.penstock_has_tiles(ctypes.c_int64(length)))
-
-
 def linear(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
 ) -> torch.Tensor:
@@ -98,7 +88,7 @@ def multiply(
     `max_lanes` as in `paged_attention`.
     """
     is_paired = x.dtype == torch.bfloat16 and max_lanes == 0 and can_pair(x.shape[1])
-    rows = _rows(x, x.dtype if is_paired else torch.float32)
+    rows = x.to(x.dtype if is_paired else torch.float32).contiguous()
     parts, num_columns = _parts(weights)
     output = torch.empty(x.shape[0], num_columns, dtype=x.dtype)
     packed = _packed(rows) if is_paired and has_amx() else None
@@ -107,7 +97,6 @@ def multiply(
         ctypes.addressof(parts),
         None if bias is None else bias.data_ptr(),
         output.data_ptr(),
-        rows.stride(0),
         len(parts),
         x.shape[1],
         num_columns,
@@ -120,13 +109,6 @@ def multiply(
     )
     run("penstock_multiply", call, rows, packed, parts, weights, bias, output)
     return output
-
-
-def _rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The rows as C takes them."""
-    if x.shape[0] < _WORTH_GAPS or not _wants_gaps(x.shape[1]):
-        return x.to(dtype).contiguous()
-    return torch.empty(x.shape[0], x.shape[1] + _GAP, dtype=dtype)[:, : x.shape[1]].copy_(x)
 
 
 def _packed(rows: torch.Tensor) -> torch.Tensor:

@@ -142,7 +142,6 @@ static void add_group(const Grouped *call, Work *work, int64_t group) {
         .parts = part,
         .bias = call->bias ? (const char *)call->bias + group * call->num_columns * size : 0,
         .output = work->results + start * call->num_columns * size,
-        .x_stride = call->len,
         .num_parts = 1,
         .len = call->len,
         .num_columns = call->num_columns,

@@ -6,12 +6,22 @@
 
 #include <math.h>
 
-/* Columns that a thread takes at a time, with many rows twice as many, as it reads all rows once for them; and rows that
-   it multiplies by them before the next. Both fit its caches. */
-enum { SHARE = 32, LARGE_SHARE = 64, TILE = 64 };
-/* The same for rows that multiply tiles: some inputs of 4 columns, which fit the first cache. From so many rows on tiles are
-   faster, for 32-bit floats, and for 16-bit ones, which are widened there. */
-enum { TILE_ROWS = 96, TILE_BYTES = 1 << 14, WORTH_TILES = 16, WORTH_WIDENING = 6 };
+/* Columns that a thread takes at a time, with many rows more, as it reads all rows once for them; and rows that it
+   multiplies by them before the next. Both fit its caches. */
+enum { SHARE = 32, LARGE_SHARE = 64, LARGEST_SHARE = 128, TILE = 64 };
+/* The same for rows that multiply tiles: inputs of 4 columns, which fit the first cache, and of longer rows fewer, which are
+   copied next to each other. From so many rows on tiles are faster, for 32-bit floats, and for 16-bit ones, which are
+   widened there. */
+enum { TILE_ROWS = 96, TILE_INPUTS = 1024, SOME_INPUTS = 512, WORTH_TILES = 16, WORTH_WIDENING = 6 };
+
+/* Some inputs of the rows `row .. end`, and of columns of a part. */
+typedef struct {
+    const Linear *call;
+    const Part *part;
+    const float *x; /* `count` of each row */
+    int row, end;
+    int64_t from, count;
+} Inputs;
 
 /* Bias of columns that have none. */
 static const float zeros[4];
@@ -78,14 +88,11 @@ int penstock_has_amx(void) {
 #endif
 }
 
-/* Whether products of many rows are made of tiles, in which rows may lie apart. */
-int penstock_has_tiles(int64_t len) {
-    return lanes_for(len, 0) < 16;
-}
-
-/* Columns of a share of a call. */
+/* Columns of a share of a call. Rows that are copied are copied for each share; every thread shall have several. */
 static int share_of(const Linear *call) {
-    return call->num_rows > TILE_ROWS ? LARGE_SHARE : SHARE;
+    if (call->num_rows <= TILE_ROWS) return SHARE;
+    const int are_enough = call->num_columns >= 3 * LARGEST_SHARE * call->num_threads;
+    return call->len > TILE_INPUTS && are_enough ? LARGEST_SHARE : LARGE_SHARE;
 }
 
 /* The part of which this is a share; the number of the share becomes its number within the part. */

@@ -16,11 +16,10 @@ typedef struct {
 
 /* One call. */
 typedef struct {
-    const void *x;     /* [num_rows, len]; float32, or as the weights if `is_paired`; contiguous where no tiles are made */
+    const void *x;     /* [num_rows, len]; float32, or as the weights if `is_paired` */
     const Part *parts; /* which make up all columns, in order */
     const void *bias;  /* [num_columns] of the weights' type, or none */
-    void *output;      /* [num_rows, num_columns] of the weights' type, contiguous */
-    int64_t x_stride;
+    void *output;      /* [num_rows, num_columns] of the weights' type */
     int64_t num_parts;
     int64_t len;
     int64_t num_columns;

@@ -22,9 +22,9 @@ static int64_t num_row_tiles(const Linear *call) {
 
 /* Rows `SIDE * number ..` in the order of tiles. */
 static void pack_row_tile(const Linear *call, int64_t number) {
-    const uint16_t *x = (const uint16_t *)call->x + number * SIDE * call->x_stride;
+    const uint16_t *x = (const uint16_t *)call->x + number * SIDE * call->len;
     uint16_t *to = (uint16_t *)call->packed + number * SIDE * call->len;
-    pack_rows(x, call->x_stride, call->len, call->num_rows - number * SIDE, tiled_rows(call), to);
+    pack_rows(x, call->len, call->len, call->num_rows - number * SIDE, tiled_rows(call), to);
 }
 
 /* Some inputs of 16 or 32 columns by up to 16 or 32 rows, added to sums; which of them, and `is_fetching`, are constants.

@@ -8,7 +8,10 @@ INLINE void NAME(write)(
     const Linear *call, int64_t row, int64_t column, const float *sums, const int num_columns, const int dtype
 ) {
     const int64_t at = row * call->num_columns + column;
-    if (dtype == FLOAT32) {
+    if (num_columns == 4) { /* compilers write them one by one */
+        const vec_4 bias = call->bias ? load_as_4(call->bias, column, dtype) : (vec_4){0};
+        store_as_4(call->output, at, load_4(sums) + bias, dtype);
+    } else if (dtype == FLOAT32) {
         const float *bias = call->bias ? (const float *)call->bias + column : zeros;
         float *output = (float *)call->output + at;
         for (int c = 0; c < num_columns; c++) output[c] = sums[c] + bias[c];
@@ -122,28 +125,13 @@ INLINE void NAME(multiply_few)(
 /* For many rows: columns lie side by side in the first cache, as many rows as fill the registers multiply them there, and
    16-bit floats become wider ones once for all rows. With vectors of 16 numbers what is above is faster. */
 
-/* Bytes of a vector, and inputs of 4 columns that are in the first cache at a time. */
-#define VECTOR ((int64_t)sizeof(NAME(operand)))
-#define CHUNK (TILE_BYTES / VECTOR / 4 * NAME(step))
-
-/* The results of `num_rows` rows, a constant, from vectors of sums, of which one vector has them. */
-INLINE void NAME(write_sums)(
-    const Linear *call, int64_t row, int64_t column, const float *sums, const int num_rows, const int num_columns, const int dtype
+/* Some inputs of columns as they are multiplied, side by side vector by vector. */
+INLINE void NAME(widen_columns)(
+    const Part *part, int64_t column, int64_t from, int64_t count, float *tile, const int num_columns, const int dtype
 ) {
-    vec vectors[LANES];
-    float lanes[LANES];
-    for (int i = 0; i < num_rows * num_columns; i++) vectors[i] = NAME(load)(sums + i * LANES);
-    NAME(store)(lanes, NAME(sums)(vectors, num_rows * num_columns));
-    for (int r = 0; r < num_rows; r++)
-        NAME(write)(call, row + r, column, lanes + r * num_columns, num_columns, dtype);
-}
-
-/* Some inputs of a column as they are multiplied, each vector `stride` bytes behind the last. */
-INLINE void NAME(widen_column)(const void *weight, int64_t from, int64_t count, char *tile, int64_t stride, const int dtype) {
-    for (int64_t at = 0; at < count; at += NAME(step), tile += stride) {
-        const NAME(operand) numbers = NAME(weights)(weight, from + at, dtype);
-        memcpy(tile, &numbers, sizeof numbers);
-    }
+    for (int64_t at = from; at < from + count; at += LANES)
+        for (int c = 0; c < num_columns; c++, tile += LANES)
+            NAME(store)(tile, NAME(weights)(part->weight, (column + c) * part->stride + at, dtype));
 }
 
 /* Fetches bytes of a column that many rows are multiplied by next into the second cache. The processor fetches ahead
@@ -152,72 +140,81 @@ INLINE void NAME(fetch)(const char *weight, int64_t from, int64_t until) {
     for (int64_t at = from; at < until; at += 64) __builtin_prefetch(weight + at, 0, 2);
 }
 
-/* Some inputs of some columns by the rows `row .. end`, added to sums: the columns lie in the first cache, where 16-bit
-   floats became wider ones, once for all rows. The next `num_next` columns are fetched meanwhile. */
-INLINE void NAME(multiply_inputs)(
-    const Linear *call,
-    const Part *part,
-    int row,
-    int end,
-    int64_t column,
-    int num_next,
-    int64_t from,
-    int64_t count,
-    float *sums,
-    const int num_columns,
-    const int dtype
+/* `num_rows` rows by a tile. Sums start with the first inputs, are in memory from then on, and become results with the last
+   inputs. `num_rows` and `num_columns` are constants. */
+INLINE void NAME(multiply_tile_rows)(
+    const Inputs *inputs, int row, int64_t column, const float *tile, float *sums, const int num_rows, const int num_columns, const int dtype
 ) {
-    const int num_rows = end - row;
-    const int64_t size = dtype == FLOAT32 ? 4 : 2, x_size = VECTOR / NAME(step), num_bytes = count * size;
+    const Linear *call = inputs->call;
+    const int count = num_rows * num_columns;
+    const float *x = inputs->x + (row - inputs->row) * inputs->count;
+    vec products[16];
+    for (int i = 0; i < count; i++) products[i] = inputs->from == 0 ? (vec){0} : NAME(load)(sums + i * LANES);
+    NAME(add_tile)(x, inputs->count, tile, inputs->count, products, num_rows, num_columns);
+    if (inputs->from + inputs->count < call->len) {
+        for (int i = 0; i < count; i++) NAME(store)(sums + i * LANES, products[i]);
+        return;
+    }
+    for (int r = 0; r < num_rows; r++) {
+        float lanes[LANES];
+        NAME(store)(lanes, NAME(sums)(products + r * num_columns, num_columns));
+        NAME(write)(call, row + r, inputs->part->first + column, lanes, num_columns, dtype);
+    }
+}
+
+/* Some inputs of some columns by all rows: the columns lie in the first cache, where 16-bit floats became wider ones, once
+   for all rows. The next `num_next` columns are fetched meanwhile. */
+INLINE void NAME(multiply_inputs)(
+    const Inputs *inputs, int64_t column, int num_next, float *sums, const int num_columns, const int dtype
+) {
+    const Part *part = inputs->part;
+    const int num_rows = inputs->end - inputs->row;
+    const int64_t from = inputs->from, size = dtype == FLOAT32 ? 4 : 2, num_bytes = inputs->count * size;
     const int64_t each = (num_bytes / ((num_rows + 3 - 1) / 3) | 63) + 1; /* with every block of rows */
-    char tile[TILE_BYTES] __attribute__((aligned(64)));
-    for (int c = 0; c < num_columns; c++)
-        NAME(widen_column)(part->weight, (column + c) * part->stride + from, count, tile + c * VECTOR, num_columns * VECTOR, dtype);
+    float tile[4 * TILE_INPUTS] __attribute__((aligned(64)));
+    NAME(widen_columns)(part, column, from, inputs->count, tile, num_columns, dtype);
     const char *next = (const char *)part->weight + ((column + num_columns) * part->stride + from) * size;
     int64_t fetched = 0;
-    for (int r = 0, rows; r < num_rows; r += rows) {
-        const char *x = (const char *)call->x + ((row + r) * call->x_stride + from) * x_size;
-        float *its = sums + r * num_columns * LANES;
+    for (int row = inputs->row, rows; row < inputs->end; row += rows, sums += rows * num_columns * LANES) {
         for (int c = 0; c < num_next; c++)
             NAME(fetch)(next + c * part->stride * size, fetched, fetched + each < num_bytes ? fetched + each : num_bytes);
         fetched += each;
-        rows = num_rows - r >= 3 ? 3 : num_rows - r >= 2 ? 2 : 1;
-        if (rows == 3) NAME(add_rows)(x, call->x_stride, tile, count, its, 3, num_columns);
-        else if (rows == 2) NAME(add_rows)(x, call->x_stride, tile, count, its, 2, num_columns);
-        else NAME(add_rows)(x, call->x_stride, tile, count, its, 1, num_columns);
+        rows = inputs->end - row >= 3 ? 3 : inputs->end - row;
+        if (rows == 3) NAME(multiply_tile_rows)(inputs, row, column, tile, sums, 3, num_columns, dtype);
+        else if (rows == 2) NAME(multiply_tile_rows)(inputs, row, column, tile, sums, 2, num_columns, dtype);
+        else NAME(multiply_tile_rows)(inputs, row, column, tile, sums, 1, num_columns, dtype);
     }
 }
 
-/* At most LARGE_SHARE columns of the rows `row .. end`, at most TILE_ROWS: some inputs of all at a time, as these stay in the second
-   cache. */
+/* Some inputs of a share's columns by rows, of which there are at most TILE_ROWS: these stay in the second cache. */
+INLINE void NAME(multiply_share)(const Inputs *inputs, int64_t first, int64_t until, float *sums, const int dtype) {
+    const int64_t each = (inputs->end - inputs->row) * LANES;
+    int64_t column = first;
+    for (; column + 4 <= until; column += 4) {
+        const int64_t left = until - column - 4;
+        NAME(multiply_inputs)(inputs, column, left < 4 ? (int)left : 4, sums + (column - first) * each, 4, dtype);
+    }
+    for (; column < until; column++) NAME(multiply_inputs)(inputs, column, 0, sums + (column - first) * each, 1, dtype);
+}
+
+/* A share's columns of the rows `row .. end`. Of long rows some inputs at a time: where rows are whole kilobytes apart,
+   they would take each other's place in the caches, so these inputs are copied next to each other. */
 INLINE void NAME(multiply_many)(
     const Linear *call, const Part *part, int row, int end, int64_t first, int64_t until, const int dtype
 ) {
-    const int num_rows = end - row;
-    const int64_t each = num_rows * LANES, wide_end = until - (until - first) % 4;
-    float sums[TILE_ROWS * LARGE_SHARE * LANES] __attribute__((aligned(64)));
-    memset(sums, 0, sizeof(float) * each * (until - first));
-    for (int64_t from = 0; from < call->len; from += CHUNK) {
-        const int64_t count = from + CHUNK < call->len ? CHUNK : call->len - from;
-        int64_t column = first;
-        for (; column < wide_end; column += 4) {
-            const int64_t left = until - column - 4;
-            NAME(multiply_inputs)(call, part, row, end, column, left < 4 ? (int)left : 4, from, count, sums + (column - first) * each, 4, dtype);
-        }
-        for (; column < until; column++)
-            NAME(multiply_inputs)(call, part, row, end, column, 0, from, count, sums + (column - first) * each, 1, dtype);
-    }
-    for (int r = 0; r < num_rows; r++) {
-        int64_t column = first;
-        for (; column < wide_end; column += 4)
-            NAME(write_sums)(call, row + r, part->first + column, sums + (column - first) * each + r * 4 * LANES, 1, 4, dtype);
-        for (; column < until; column++)
-            NAME(write_sums)(call, row + r, part->first + column, sums + (column - first) * each + r * LANES, 1, 1, dtype);
+    float sums[TILE_ROWS * LARGEST_SHARE * LANES] __attribute__((aligned(64)));
+    float copied[TILE_ROWS * SOME_INPUTS] __attribute__((aligned(64)));
+    const float *x = (const float *)call->x + row * call->len;
+    const int are_long = call->len > TILE_INPUTS;
+    const int64_t each = are_long ? SOME_INPUTS : call->len;
+    for (int64_t from = 0; from < call->len; from += each) {
+        const int64_t count = from + each < call->len ? each : call->len - from;
+        for (int r = 0; are_long && r < end - row; r++)
+            memcpy(copied + r * count, x + r * call->len + from, count * sizeof *x);
+        const Inputs inputs = {call, part, are_long ? copied : x, row, end, from, count};
+        NAME(multiply_share)(&inputs, first, until, sums, dtype);
     }
 }
-
-#undef VECTOR
-#undef CHUNK
 #endif
 
 #if LANES == 8
@@ -241,7 +238,7 @@ INLINE void NAME(add_column)(
         vec numbers = NAME(weights)(weight, d, BFLOAT16);
         __asm__("" : "+v"(numbers)); /* as in `add_rows` */
         for (int r = 0; r < num_rows; r++)
-            products[r] = NAME(add_products)(products[r], NAME(load)(x + r * call->x_stride + d), numbers);
+            products[r] = NAME(add_products)(products[r], NAME(load)(x + r * call->len + d), numbers);
     }
     for (int r = 0; r < num_rows; r++) NAME(store)(sums + r * LANES, products[r]);
 }

@@ -325,6 +325,16 @@ INLINE void NAME(expand_chunk)(
     }
 }
 
+/* `num_rows` rows by a tile, added to sums in memory; both, and the columns, are constants. */
+INLINE void NAME(add_rows)(
+    const float *x, int64_t x_stride, const float *tile, int64_t count, float *sums, const int num_rows, const int num_columns
+) {
+    vec products[16];
+    for (int i = 0; i < num_rows * num_columns; i++) products[i] = NAME(load)(sums + i * LANES);
+    NAME(add_tile)(x, x_stride, tile, count, products, num_rows, num_columns);
+    for (int i = 0; i < num_rows * num_columns; i++) NAME(store)(sums + i * LANES, products[i]);
+}
+
 INLINE void NAME(add_blocks)(
     const float *x, int64_t x_stride, const float *tile, int64_t count, float *sums, int num_rows, const int num_columns
 ) {

@@ -29,13 +29,11 @@ INLINE vec NAME(row)(const void *x, int64_t at) { return NAME(load)((const float
 INLINE vec NAME(add_products)(vec sum, vec x, vec weight) { return sum + x * weight; }
 #endif
 
-/* Rows of x by some inputs of columns that lie side by side, vector by vector, added to vectors of sums. `num_rows` and
-   `num_columns` are constants, whose sums fill the registers. */
-INLINE void NAME(add_rows)(
-    const void *x, int64_t x_stride, const void *tile, int64_t count, float *sums, const int num_rows, const int num_columns
+/* Rows of x by some inputs of columns that lie side by side, vector by vector, added to `products`: a vector of sums for
+   each row and column. `num_rows` and `num_columns` are constants, whose sums fill the registers. */
+INLINE void NAME(add_tile)(
+    const void *x, int64_t x_stride, const void *tile, int64_t count, vec *products, const int num_rows, const int num_columns
 ) {
-    vec products[24];
-    for (int i = 0; i < num_rows * num_columns; i++) products[i] = NAME(load)(sums + i * LANES);
     for (int64_t at = 0; at < count; at += NAME(step)) {
         NAME(operand) numbers[4];
         for (int r = 0; r < num_rows; r++) numbers[r] = NAME(row)(x, r * x_stride + at);
@@ -48,5 +46,4 @@ INLINE void NAME(add_rows)(
                 products[r * num_columns + c] = NAME(add_products)(products[r * num_columns + c], numbers[r], weight);
         }
     }
-    for (int i = 0; i < num_rows * num_columns; i++) NAME(store)(sums + i * LANES, products[i]);
 }
