@@ -25,7 +25,7 @@ from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.base.results import Decodes, FoundSpans, Logprobs, Routes
 from penstock_kernels.base.routing import Routing
 from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
-from penstock_kernels.ops.activation import clamped_swiglu, gate_by_sigmoid, gelu_mul, silu_mul
+from penstock_kernels.ops.activation import activate, clamped_swiglu, gate_by_sigmoid, gelu_mul, silu_mul
 from penstock_kernels.ops.adapters import adapt_embedding, add_adapters
 from penstock_kernels.ops.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.ops.causal_conv import causal_conv
@@ -89,6 +89,7 @@ __all__ = [
     "Routing",
     "Scoring",
     "TableBlocks",
+    "activate",
     "adapt_embedding",
     "add_adapters",
     "add_bias",

@@ -42,6 +42,7 @@ from penstock_kernels.native import sampling as c_sampling
 from penstock_kernels.native import selective_scan as c_selective_scan
 from penstock_kernels.native import spans as c_spans
 from penstock_kernels.native import state_space as c_state_space
+from penstock_kernels.native import store_kv as c_store_kv
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -161,19 +162,23 @@ def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> 
 
 
 rms_norm = Row(reference.rms_norm, native=c_norm.rms_norm, native_if=c_norm.supports, gpu="norm.rms_norm")
-layer_norm = Row(reference.layer_norm, gpu="norm.layer_norm")
+layer_norm = Row(
+    reference.layer_norm, native=c_norm.layer_norm, native_if=c_norm.supports, gpu="norm.layer_norm"
+)
 all_reduce = Row(reference.all_reduce, gpu="all_reduce.all_reduce")
 all_reduce_add_rms_norm = Row(reference.all_reduce_add_rms_norm, gpu="all_reduce.all_reduce_add_rms_norm")
+# On CUDA those of PyTorch, which are one kernel each.
+activate = Row(reference.activate, native=c_activation.activate, native_if=c_activation.supports)
 silu_mul = Row(
     reference.silu_mul,
     native=c_activation.silu_mul,
-    native_if=c_activation.supports,
+    native_if=c_activation.supports_gated,
     gpu="activation.silu_mul",
 )
 gelu_mul = Row(
     reference.gelu_mul,
     native=c_activation.gelu_mul,
-    native_if=c_activation.supports,
+    native_if=c_activation.supports_gated,
     gpu="activation.gelu_mul",
 )
 gate_by_sigmoid = Row(
@@ -182,7 +187,12 @@ gate_by_sigmoid = Row(
     native_if=c_activation.supports_gate,
     gpu="activation.gate_by_sigmoid",
 )
-clamped_swiglu = Row(reference.clamped_swiglu, gpu="activation.clamped_swiglu")
+clamped_swiglu = Row(
+    reference.clamped_swiglu,
+    native=c_activation.clamped_swiglu,
+    native_if=c_activation.supports_gated,
+    gpu="activation.clamped_swiglu",
+)
 linear = Row(
     reference.linear,
     native=c_linear.linear,
@@ -241,14 +251,21 @@ rotary_table = Row(
     native_if=c_angles.supports,
     gpu="angles.rotary_table",
 )
-apply_rotary = Row(reference.apply_rotary, gpu="rotary.apply_rotary")
+apply_rotary = Row(
+    reference.apply_rotary,
+    native=c_rotary.apply_rotary,
+    native_if=c_rotary.supports_alone,
+    gpu="rotary.apply_rotary",
+)
 rotate_and_store = Row(
     reference.rotate_and_store,
     native=c_rotary.rotate_and_store,
     native_if=c_rotary.supports,
     gpu="rotary.rotate_and_store",
 )
-store_kv = Row(reference.store_kv, gpu="store_kv.store_kv")
+store_kv = Row(
+    reference.store_kv, native=c_store_kv.store_kv, native_if=c_store_kv.supports, gpu="store_kv.store_kv"
+)
 copy_blocks = Row(reference.copy_blocks, gpu="store_kv.copy_blocks")
 paged_attention = Row(
     reference.paged_attention,

@@ -79,6 +79,8 @@ SIMPLE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: x.clone(),
     lambda x: x * x,
     lambda x: x[:, 3:20] * x[:, 20:],
+    lambda x: x * 0.3,
+    lambda x: x[:, 3:20] + x[:, 20:],
     lambda x: torch.full((3, 5), 2.5, dtype=x.dtype),
     lambda x: torch.cat((x, torch.full((3, 5), -torch.inf, dtype=x.dtype), x), dim=-1),
 ]
@@ -116,6 +118,8 @@ def test_simple_ops_of_pytorch_are_repeated_in_c(
         lambda x: torch.full((2, 2), 7),
         lambda x: x.T.clone(),
         lambda x: x * 2,
+        lambda x: x + 2.5,
+        lambda x: torch.add(x, x, alpha=2),
         lambda x: x * x[0],
         lambda x: x * x.double(),
         lambda x: x.T * x.T.contiguous(),

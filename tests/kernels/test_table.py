@@ -54,6 +54,11 @@ def _rotation(dtype: torch.dtype, cache_dtype: torch.dtype, dim: int = 64) -> tu
     return _ones(1, 8, dim, dtype=dtype), angles, angles, None, Destination(cache, cache, _ids(0))
 
 
+def _stored(dtype: torch.dtype, cache_dtype: torch.dtype) -> tuple[Any, ...]:
+    rows, cache = _ones(1, 2, 8, dtype=dtype), _ones(1, 4, 2, 8, dtype=cache_dtype)
+    return rows, rows, Destination(cache, cache, _ids(0))
+
+
 def _latents(dtype: torch.dtype, rank: int) -> LatentArguments:
     ups = _ones(2, rank, 12, dtype=dtype), _ones(2, 5, rank, dtype=dtype)
     spans = AttentionSpans((1,), (1,), torch.zeros(1, 1, dtype=torch.int32), 4)
@@ -145,8 +150,14 @@ def _gated(dtype: torch.dtype, size: int) -> tuple[Any, ...]:
 IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("rms_norm", _norm(torch.float32, 2, 64)),
     ("rms_norm", _norm(BF16, 2, 64)),
+    ("rms_norm", _norm(BF16, 2, 3, 64)),
+    ("layer_norm", (_ones(2, 64), _ones(64), None, 1e-5, None)),
+    ("layer_norm", (_ones(2, 3, 64), _ones(3, 64), _ones(3, 64), 1e-5, None)),
+    ("activate", (_ones(2, 12, dtype=BF16), "relu")),
     ("silu_mul", (_ones(2, 64),)),
     ("gelu_mul", (_ones(2, 64), True)),
+    ("gelu_mul", (_ones(2, 64), False)),
+    ("clamped_swiglu", (_ones(2, 64), 1.0, 1.0)),
     ("linear", _product(torch.float32, invariant=False)),
     ("linear", _product(BF16, invariant=True)),
     ("add_adapters", _adapted(torch.float32)),
@@ -158,7 +169,9 @@ IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("quantized_linear", (_ones(2, 16), (_groups(4, 16),), None, False)),
     ("quantized_grouped_mlp", _quantized_experts()),
     ("rotary_table", (_ids(1), _ones(4), 1.0)),
+    ("apply_rotary", (_ones(1, 2, 64), _ones(1, 64), _ones(1, 64))),
     ("rotate_and_store", _rotation(torch.float32, torch.float32)),
+    ("store_kv", _stored(FP16, FP16)),
     ("paged_attention", (_attention(torch.float32, torch.float32),)),
     ("paged_attention", (_attention(BF16, BF16),)),
     ("paged_attention", (_attention(BF16, BF16, dim=512),)),
@@ -182,12 +195,13 @@ IN_C: list[tuple[str, tuple[Any, ...]]] = [
 ]
 BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("rms_norm", _norm(FP16, 2, 64)),
-    ("rms_norm", _norm(torch.float32, 2, 3, 64)),
+    ("rms_norm", (_ones(2, 3, 64), _ones(64), 1e-5, None, 0.0)),
     ("rms_norm", _norm(torch.float32, 2, 63)),
-    ("layer_norm", (_ones(2, 64), _ones(64), None, 1e-5, None)),
+    ("layer_norm", (_ones(2, 63), _ones(63), None, 1e-5, None)),
+    ("activate", (_ones(2, 10), "relu")),
     ("silu_mul", (_ones(2, 64, dtype=FP16),)),
-    ("gelu_mul", (_ones(2, 64), False)),
-    ("clamped_swiglu", (_ones(2, 64), 1.0, 1.0)),
+    ("gelu_mul", (_ones(2, 20), False)),
+    ("clamped_swiglu", (_ones(2, 64, dtype=FP16), 1.0, 1.0)),
     ("linear", _product(FP16, invariant=False)),
     ("linear", _product(torch.float32, invariant=True, length=63)),
     ("add_adapters", _adapted(FP16)),
@@ -199,9 +213,9 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("fused_linear", (_ones(2, 16), _ones(4, 16), None, None, True)),
     ("quantized_linear", (_ones(2, 16, dtype=FP16), (_groups(4, 16),), None, False)),
     ("quantized_grouped_mlp", (_ones(2, 16, dtype=FP16), *_quantized_experts()[1:])),
-    ("apply_rotary", (_ones(1, 2, 64), _ones(1, 64), _ones(1, 64))),
+    ("apply_rotary", (_ones(1, 2, 64), _ones(1, 4), _ones(1, 4))),
     ("rotate_and_store", _rotation(torch.float32, FP8)),
-    ("store_kv", (_ones(1, 2, 8), _ones(1, 2, 8), None)),
+    ("store_kv", _stored(torch.float32, FP8)),
     ("copy_blocks", (_ones(1, 2, 3, 4, 1, 8), _ids(0), _ids(1))),
     ("paged_attention", (_attention(FP16, FP16),)),
     ("paged_attention", (_attention(BF16, FP8),)),
@@ -234,6 +248,7 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("uniform", (_ids(1), 8)),
 ]
 NO_KERNEL = {
+    "activate",
     "all_finite",
     "most_likely",
 }

@@ -3,11 +3,17 @@
 from typing import Any
 
 _BIAS = {"attention_bias": True, "mlp_bias": True}
-# For families without a head_dim of their own.
-_EVEN_HEADS = {"hidden_size": 80, "head_dim": None}
+# For families without a head_dim of their own. The ops in C take these sizes, and not those of the other families.
+_EVEN_HEADS = {"hidden_size": 64, "head_dim": None}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 44}
 _LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
-_OLD_GPT = {"hidden_size": 80, "head_dim": None, "num_key_value_heads": None, "rotary_dim": 4, "n_inner": 132}
+_OLD_GPT = {
+    "hidden_size": 128,
+    "head_dim": None,
+    "num_key_value_heads": None,
+    "rotary_dim": 8,
+    "n_inner": 132,
+}
 # A router of groups with a correction.
 _ROUTED = {
     "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "n_shared_experts": 1,
@@ -44,7 +50,7 @@ _ROW_DELTA = {
 }  # fmt: skip
 # One group of numbers for all heads: ranks share it.
 _MAMBA = {
-    **_EVEN_HEADS, "mamba_n_heads": 8, "mamba_d_head": 20, "mamba_n_groups": 1, "mamba_d_state": 12, "mamba_d_conv": 3,
+    **_EVEN_HEADS, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 12, "mamba_d_conv": 3,
     "mamba_chunk_size": 16,
 }  # fmt: skip
 _SELECTIVE = {
@@ -232,9 +238,9 @@ CASES: dict[str, dict[str, Any]] = {
         "moe_shared_expert_intermediate_size": 52, "time_step_min": 0.5, "chunk_size": 16,
         "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"],
     },
-    "falcon_h1": {"family": "falcon_h1", **_MAMBA, "mamba_d_ssm": 160},
+    "falcon_h1": {"family": "falcon_h1", **_MAMBA, "mamba_d_ssm": 128},
     "falcon_h1-factors": {
-        "family": "falcon_h1", **_MAMBA, "mamba_d_ssm": 160, "mamba_n_groups": 2, "mamba_rms_norm": True,
+        "family": "falcon_h1", **_MAMBA, "mamba_d_ssm": 128, "mamba_n_groups": 2, "mamba_rms_norm": True,
         "projectors_bias": True, "attention_bias": True, "embedding_multiplier": 3.0, "lm_head_multiplier": 0.7,
         "key_multiplier": 0.6, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.8,
         "mlp_multipliers": [0.7, 1.2], "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7], "ssm_in_multiplier": 1.4,

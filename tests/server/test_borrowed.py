@@ -112,10 +112,10 @@ def test_what_slots_keep_is_counted_in_blocks(expected: Callable[[str], Expected
     want = expected("minimax")
     engine = make_engine(want.folder, max_sequence_len=100)
     model = engine.model
-    # Keys and values of the one layer that attends: four heads of ten numbers; a matrix for each head in the others.
-    assert model.cache_shape.kept_bytes == 2 * 4 * 10 * 4
+    # Keys and values of the one layer that attends: four heads of eight numbers; a matrix for each head in the others.
+    assert model.cache_shape.kept_bytes == 2 * 4 * 8 * 4
     assert isinstance(model.state_shape, KeptShape)
-    assert model.state_shape.num_bytes >= 2 * 8 * 10 * 10 * 4
+    assert model.state_shape.num_bytes >= 2 * 8 * 8 * 8 * 4
     assert block_bytes(model.cache_shape, 4, model.dtype) == 4 * model.cache_shape.kept_bytes
 
 

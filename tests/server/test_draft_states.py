@@ -150,7 +150,7 @@ def test_every_drafter_drafts_for_such_models(
 
 def head_or_model(drafter: str, saved_model: Callable[..., Any], tmp_path: Path) -> Path:
     """Of another model of the same sizes: what it drafts is wrong nearly always."""
-    other = counting_model(saved_model, tmp_path / "other", hidden_size=80, head_dim=16)
+    other = counting_model(saved_model, tmp_path / "other", hidden_size=64, head_dim=16)
     if drafter == "draft":
         return other
     heads: dict[str, Callable[[Path, Path], Path]] = {

@@ -128,6 +128,43 @@ def test_states_go_on_as_in_other_steps(tmp_path: Path, computed: list[bool]) ->
     assert told() == by_one_call
 
 
+# One family for each way to norm, activate, rotate and write keys that the ops in C have.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cohere-normed",
+        "exaone4",
+        "falcon-7b",
+        "gpt2",
+        "granite",
+        "hunyuan_v1_dense",
+        "mpt",
+        "olmo2",
+        "opt",
+        "phi",
+    ],
+)
+def test_steps_of_other_families_are_one_call_too(tmp_path: Path, computed: list[bool], name: str) -> None:
+    sizes = {"d_model": 128, "n_heads": 8} if name == "mpt" else {"hidden_size": 128}
+    # Those without a head_dim of their own have 8 heads.
+    has_head_dim = CASES[name].get("head_dim", True) is not None
+    options = {**CASES[name], **sizes, "head_dim": 16 if has_head_dim else None}
+    tiny_model.save(tmp_path, tiny_model.TinyModel(options.pop("family"), options))
+    engine = make_engine(tmp_path, num_slots=NUM_SLOTS, num_blocks=8 * NUM_SLOTS)
+
+    def told() -> list[Any]:
+        engine.clear()
+        begin(engine, [SamplingParams(), DRAWN])
+        return [shown(decode(engine, 2, PROMPT_LEN + 1 + number)) for number in range(3)]
+
+    told()
+    computed.clear()
+    by_one_call = told()
+    assert computed[-3:] == [True] * 3
+    engine._plain = None
+    assert told() == by_one_call
+
+
 def test_open_spans_in_which_nothing_is_drafted_begin_where_their_slots_stand(
     engine: Engine, computed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,8 @@ def _norm_kernel(
     )
     y = x * inverse[:, None] * (weight + weight_offset)
     if HAS_BIAS:
-        y += tl.load(bias_ptr + columns, mask=columns < DIM, other=0.0).to(tl.float32)[None, :]
+        bias_ptrs = bias_ptr + weight_starts[:, None] + columns[None, :]
+        y += tl.load(bias_ptrs, mask=mask, other=0.0).to(tl.float32)
     tl.store(out_ptr + rows[:, None] * DIM + columns[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
 
 

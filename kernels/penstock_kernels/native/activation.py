@@ -1,4 +1,4 @@
-"""Gated activations and gates in C: one pass where PyTorch makes two, and no Python in a recorded step."""
+"""Activations and gates in C: one pass where PyTorch makes two, and no Python in a recorded step."""
 
 import ctypes
 from functools import cache
@@ -6,20 +6,29 @@ from typing import Literal
 
 import torch
 
+from penstock_kernels.base.activation import Activation
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
-Activation = Literal["silu", "gelu_tanh"]
+Kind = Activation | Literal["clamped_swiglu"]
 # As in src/activation.c.
-_NUMBERS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
+_NUMBERS: dict[Kind, int] = {
+    "silu": 0,
+    "gelu": 1,
+    "gelu_tanh": 2,
+    "relu": 3,
+    "relu2": 4,
+    "clamped_swiglu": 5,
+}
 
 
 class _Call(ctypes.Structure):
     """`Activation` of src/activation.c, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("gate_up", "output")),
+        *((name, ctypes.c_void_p) for name in ("x", "output")),
         *((name, ctypes.c_int64) for name in ("stride", "num_rows", "len")),
-        *((name, ctypes.c_int32) for name in ("activation", "dtype", "num_threads", "max_lanes")),
+        *((name, ctypes.c_int32) for name in ("activation", "is_gated", "dtype", "num_threads", "max_lanes")),
+        *((name, ctypes.c_float) for name in ("alpha", "limit")),
     )
 
 
@@ -39,38 +48,56 @@ def _can_activate(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_activate(ctypes.c_int64(length)))
 
 
-def supports(gate_up: torch.Tensor, tanh: bool = True) -> bool:
-    """Whether `silu_mul` and `gelu_mul` can take these; the exact gelu is not here."""
-    return tanh and gate_up.dtype in DTYPES and gate_up.dim() == 2 and _can_activate(gate_up.shape[1] // 2)
+def supports(x: torch.Tensor, *_: object) -> bool:
+    """Whether `activate` can take these."""
+    return x.dtype in DTYPES and x.dim() == 2 and _can_activate(x.shape[1])
 
 
-def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """As the op."""
-    return activate(gate_up, "silu")
+def supports_gated(gate_up: torch.Tensor, *_: object, **__: object) -> bool:
+    """Whether the gated ones can."""
+    return gate_up.dtype in DTYPES and gate_up.dim() == 2 and _can_activate(gate_up.shape[1] // 2)
 
 
-def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
-    """As the op."""
-    assert tanh, "the row of the table asks `supports`"
-    return activate(gate_up, "gelu_tanh")
+def activate(x: torch.Tensor, activation: Activation, max_lanes: int = 0) -> torch.Tensor:
+    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
+    return _activate(x, x.shape[1], activation, max_lanes=max_lanes)
 
 
-def activate(gate_up: torch.Tensor, activation: Activation, max_lanes: int = 0) -> torch.Tensor:
-    """As the ops; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
-    num_rows, length = gate_up.shape[0], gate_up.shape[1] // 2
-    output = torch.empty(num_rows, length, dtype=gate_up.dtype)
+def silu_mul(gate_up: torch.Tensor, max_lanes: int = 0) -> torch.Tensor:
+    """As `activate`."""
+    return _activate(gate_up, gate_up.shape[1] // 2, "silu", max_lanes=max_lanes)
+
+
+def gelu_mul(gate_up: torch.Tensor, tanh: bool = True, max_lanes: int = 0) -> torch.Tensor:
+    """As `activate`."""
+    return _activate(gate_up, gate_up.shape[1] // 2, "gelu_tanh" if tanh else "gelu", max_lanes=max_lanes)
+
+
+def clamped_swiglu(gate_up: torch.Tensor, alpha: float, limit: float, max_lanes: int = 0) -> torch.Tensor:
+    """As `activate`."""
+    return _activate(gate_up, gate_up.shape[1] // 2, "clamped_swiglu", alpha, limit, max_lanes)
+
+
+def _activate(
+    x: torch.Tensor, length: int, activation: Kind, alpha: float = 0.0, limit: float = 0.0, max_lanes: int = 0
+) -> torch.Tensor:
+    """`length`: of a result; rows that are longer have gates first."""
+    output = torch.empty(len(x), length, dtype=x.dtype)
     call = _Call(
-        gate_up.data_ptr(),
+        x.data_ptr(),
         output.data_ptr(),
-        gate_up.stride(0),
-        num_rows,
+        x.stride(0),
+        len(x),
         length,
         _NUMBERS[activation],
-        DTYPES[gate_up.dtype],
+        length < x.shape[1],
+        DTYPES[x.dtype],
         torch.get_num_threads() if output.numel() >= WORTH_THREADS else 1,
         max_lanes,
+        alpha,
+        limit,
     )
-    run("penstock_activate", call, gate_up, output)
+    run("penstock_activate", call, x, output)
     return output
 
 

@@ -14,6 +14,7 @@ from penstock_kernels.native.library import DTYPES
 _ATEN = torch.ops.aten
 # Copies that take the place of one op, and numbers of each: more are left to PyTorch.
 _MOST_MOVES, _MOST_NUMBERS = 64, 1 << 18
+_PAIRS = {_ATEN.mul.Tensor: "penstock_product", _ATEN.add.Tensor: "penstock_addition"}
 
 
 class _Move(ctypes.Structure):
@@ -24,11 +25,12 @@ class _Move(ctypes.Structure):
         ("to", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("num_rows", "len", "from_stride", "to_stride")),
         *((name, ctypes.c_int32) for name in ("from_dtype", "to_dtype")),
+        ("factor", ctypes.c_float),
     )
 
 
-class _Product(ctypes.Structure):
-    """`Product` of src/moves.c, field by field."""
+class _Pair(ctypes.Structure):
+    """`Pair` of src/moves.c, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("left", "right", "to")),
@@ -74,8 +76,10 @@ def _lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
         return _move("penstock_move", args[1], args[0])
     if func is _ATEN.add_.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
         return _move("penstock_accumulate", args[1], args[0]) if args[1].dtype == args[0].dtype else None
-    if func is _ATEN.mul.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
-        return _product(args[0], args[1], result)
+    if func in _PAIRS and not kwargs and isinstance(args[1], torch.Tensor):
+        return _pair(_PAIRS[func], args[0], args[1], result)
+    if func is _ATEN.mul.Tensor and not kwargs and isinstance(args[1], float):
+        return _move("penstock_scale", args[0], result, args[1]) if args[0].dtype == result.dtype else None
     if func is _ATEN.eq.Scalar:
         return _equal(args[0], args[1], result)
     return None
@@ -95,7 +99,7 @@ def _moves_of_rows(parts: list[torch.Tensor], dim: int, result: torch.Tensor) ->
     return moves if len(moves) == len(found) else None
 
 
-def _move(name: str, source: torch.Tensor | None, to: torch.Tensor) -> Lowered | None:
+def _move(name: str, source: torch.Tensor | None, to: torch.Tensor, factor: float = 1.0) -> Lowered | None:
     given = () if source is None else (source,)
     rows = _rows(to, *given)
     if rows is None:
@@ -110,17 +114,18 @@ def _move(name: str, source: torch.Tensor | None, to: torch.Tensor) -> Lowered |
         to_stride,
         from_dtype,
         DTYPES[to.dtype],
+        factor,
     )
     return Lowered(name, call, (to, *given))
 
 
-def _product(left: torch.Tensor, right: torch.Tensor, to: torch.Tensor) -> Lowered | None:
+def _pair(name: str, left: torch.Tensor, right: torch.Tensor, to: torch.Tensor) -> Lowered | None:
     rows = _rows(left, right, to)
     if rows is None or not left.dtype == right.dtype == to.dtype:
         return None
     addresses = (part.data_ptr() for part in (left, right, to))
-    call = _Product(*addresses, *rows.shape, *rows.strides, DTYPES[to.dtype])
-    return Lowered("penstock_product", call, (left, right, to))
+    call = _Pair(*addresses, *rows.shape, *rows.strides, DTYPES[to.dtype])
+    return Lowered(name, call, (left, right, to))
 
 
 def _equal(numbers: torch.Tensor, number: Any, to: torch.Tensor) -> Lowered | None:

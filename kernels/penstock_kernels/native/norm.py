@@ -1,4 +1,4 @@
-"""The root-mean-square norm in C: otherwise six small ops of PyTorch in a decode step."""
+"""Norms in C: otherwise several small ops of PyTorch in a decode step."""
 
 import ctypes
 from functools import cache
@@ -12,9 +12,9 @@ class _Call(ctypes.Structure):
     """`Norm` of src/norm.c, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "residual", "weight", "output")),
-        *((name, ctypes.c_int64) for name in ("x_stride", "num_rows", "len")),
-        *((name, ctypes.c_int32) for name in ("dtype", "num_threads", "max_lanes")),
+        *((name, ctypes.c_void_p) for name in ("x", "residual", "weight", "bias", "output")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "head_stride", "num_rows", "num_heads", "len")),
+        *((name, ctypes.c_int32) for name in ("is_centered", "dtype", "num_threads", "max_lanes")),
         *((name, ctypes.c_float) for name in ("eps", "offset")),
     )
 
@@ -26,8 +26,8 @@ def _can_norm(length: int) -> bool:
 
 
 def supports(x: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
-    """Whether `rms_norm` can take these, as the op has checked them."""
-    return x.dtype in DTYPES and x.dim() == 2 and weight.dim() == 1 and _can_norm(x.shape[1])
+    """Whether `rms_norm` and `layer_norm` can take these: rows, or heads with weights of their own."""
+    return x.dtype in DTYPES and x.dim() in (2, 3) and weight.dim() == x.dim() - 1 and _can_norm(x.shape[-1])
 
 
 def rms_norm(
@@ -39,19 +39,50 @@ def rms_norm(
     max_lanes: int = 0,
 ) -> torch.Tensor:
     """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
+    return _norm(x, weight, None, eps, residual, weight_offset, False, max_lanes)
+
+
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    residual: torch.Tensor | None,
+    max_lanes: int = 0,
+) -> torch.Tensor:
+    """As `rms_norm`."""
+    return _norm(x, weight, bias, eps, residual, 0.0, True, max_lanes)
+
+
+def _norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    residual: torch.Tensor | None,
+    weight_offset: float,
+    is_centered: bool,
+    max_lanes: int,
+) -> torch.Tensor:
     output = torch.empty(x.shape, dtype=x.dtype)
+    num_heads = weight.shape[0] if weight.dim() == 2 else 1
     call = _Call(
         x.data_ptr(),
         None if residual is None else residual.data_ptr(),
         weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
         output.data_ptr(),
         x.stride(0),
-        *x.shape,
+        x.stride(-2),
+        x.shape[0] * num_heads,
+        num_heads,
+        x.shape[-1],
+        is_centered,
         DTYPES[x.dtype],
         torch.get_num_threads() if x.numel() >= WORTH_THREADS else 1,
         max_lanes,
         eps,
         weight_offset,
     )
-    run("penstock_norm", call, x, residual, weight, output)
+    run("penstock_norm", call, x, residual, weight, bias, output)
     return output

@@ -47,6 +47,18 @@ def supports(
     )
 
 
+def supports_alone(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> bool:
+    """Whether `apply_rotary` can take these, as the op has checked them."""
+    return heads.dtype in DTYPES and heads.dim() == 3 and _can_rotate(heads.shape[2], cos.shape[1])
+
+
+def apply_rotary(
+    heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, max_lanes: int = 0
+) -> torch.Tensor:
+    """As `rotate_and_store`."""
+    return _rotate(heads, cos, sin, None, None, max_lanes)
+
+
 def rotate_and_store(
     heads: torch.Tensor,
     cos: torch.Tensor,
@@ -56,8 +68,20 @@ def rotate_and_store(
     max_lanes: int = 0,
 ) -> torch.Tensor:
     """As the op; a token has the same bits whatever other tokens there are. `max_lanes` as in `paged_attention`."""
+    return _rotate(heads, cos, sin, norm, target, max_lanes)
+
+
+def _rotate(
+    heads: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    norm: NormOfHeads | None,
+    target: Destination | None,
+    max_lanes: int,
+) -> torch.Tensor:
+    """`target`: None where all heads are queries."""
     num_tokens, num_all, dim = heads.shape
-    num_blocks, block_size, num_kv_heads, _ = target.key_cache.shape
+    num_blocks, block_size, num_kv_heads, _ = (0, 0, 0, 0) if target is None else target.key_cache.shape
     num_heads = num_all - 2 * num_kv_heads
     query = torch.empty(num_tokens, num_heads, dim, dtype=heads.dtype)
     call = _Call(
@@ -66,9 +90,7 @@ def rotate_and_store(
         sin.data_ptr(),
         None if norm is None else norm.weight.data_ptr(),
         query.data_ptr(),
-        target.key_cache.data_ptr(),
-        target.value_cache.data_ptr(),
-        target.cache_positions.data_ptr(),
+        *((None,) * 3 if target is None else (part.data_ptr() for part in target[:3])),
         num_tokens,
         num_blocks * block_size,
         *heads.stride()[:2],
@@ -82,16 +104,17 @@ def rotate_and_store(
         *((0.0, 0.0) if norm is None else norm[1:]),
     )
     kept = (heads, cos, sin, norm, query, target)
-    run(
-        "penstock_rotate",
-        call,
-        *kept,
-        failure=lambda: _beyond(target.cache_positions, num_blocks * block_size),
-    )
+
+    def failure() -> Exception:
+        assert target is not None, "nothing else can fail"
+        return beyond("rotate_and_store", target.cache_positions, num_blocks * block_size)
+
+    run("penstock_rotate", call, *kept, failure=failure)
     return query
 
 
-def _beyond(cache_positions: torch.Tensor, num_cache_positions: int) -> IndexError:
+def beyond(op: str, cache_positions: torch.Tensor, num_cache_positions: int) -> IndexError:
+    """Which token is to be stored where the cache has no place."""
     token = int(((cache_positions < 0) | (cache_positions >= num_cache_positions)).nonzero()[0])
     found = int(cache_positions[token])
-    return IndexError(f"rotate_and_store: cache position {found} of token {token} is not in the cache")
+    return IndexError(f"{op}: cache position {found} of token {token} is not in the cache")

@@ -1,9 +1,20 @@
-"""Gated activations of a feed-forward layer, and gates of what a layer found."""
+"""Activations of a feed-forward layer, gated or not, and gates of what a layer found."""
+
+from typing import get_args
 
 import torch
 
 from penstock_kernels import table
+from penstock_kernels.base.activation import Activation
 from penstock_kernels.base.checks import require, require_same_dtype
+
+
+def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return the activation of every number; `relu2` is the square of `relu`. x: [..., dim]; result like x."""
+    known = get_args(Activation)
+    require(activation in known, lambda: f"activate: {activation!r} is none of {', '.join(known)}")
+    require(x.stride(-1) == 1, lambda: "activate: the last dimension must be contiguous")
+    return table.activate(x, activation)
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -31,13 +31,13 @@ def layer_norm(
     eps: float,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return `(x - mean) / std * weight + bias` over the last dimension. Shapes as in `rms_norm`, bias: [dim]."""
+    """Return `(x - mean) / std * weight + bias` over the last dimension. Shapes as in `rms_norm`; bias: as weight."""
     _check_weight("layer_norm", x, weight)
     _check("layer_norm", x, weight, residual)
     if bias is not None:
         require(
-            bias.shape == x.shape[-1:] and bias.is_contiguous(),
-            lambda: f"layer_norm: bias {tuple(bias.shape)} against x {tuple(x.shape)}",
+            bias.shape == weight.shape and bias.is_contiguous(),
+            lambda: f"layer_norm: bias {tuple(bias.shape)} against weight {tuple(weight.shape)}",
         )
         require_same_dtype("layer_norm", weight=weight, bias=bias)
     return table.layer_norm(x, weight, bias, eps, residual)

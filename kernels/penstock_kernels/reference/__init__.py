@@ -4,7 +4,13 @@ An op's reference, its Triton kernel and its C function take the same arguments 
 calls nothing but PyTorch and other references.
 """
 
-from penstock_kernels.reference.activation import clamped_swiglu, gate_by_sigmoid, gelu_mul, silu_mul
+from penstock_kernels.reference.activation import (
+    activate,
+    clamped_swiglu,
+    gate_by_sigmoid,
+    gelu_mul,
+    silu_mul,
+)
 from penstock_kernels.reference.adapters import adapt_embedding, add_adapters
 from penstock_kernels.reference.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.reference.attention import paged_attention
@@ -39,6 +45,7 @@ from penstock_kernels.reference.store_kv import copy_blocks, store_kv
 from penstock_kernels.reference.write_runs import write_runs
 
 __all__ = [
+    "activate",
     "adapt_embedding",
     "add_adapters",
     "add_bias",

@@ -1,7 +1,23 @@
-"""Gated activations of a feed-forward layer, and gates of what a layer found."""
+"""Activations of a feed-forward layer, gated or not, and gates of what a layer found."""
 
 import torch
 import torch.nn.functional as F
+
+from penstock_kernels.base.activation import Activation
+
+
+def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    match activation:
+        case "silu":
+            return F.silu(x)
+        case "gelu":
+            return F.gelu(x)
+        case "gelu_tanh":
+            return F.gelu(x, approximate="tanh")
+        case "relu":
+            return F.relu(x)
+        case "relu2":
+            return F.relu(x).square_()
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ Their residual layers are whole on every rank; the rows of a vocabulary are divi
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
+from penstock_kernels import activate
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec
@@ -58,7 +58,7 @@ class MedusaHeads(nn.Module):
         Of so many heads from the first one on.
         """
         normed = self._norm(states)
-        moved = F.silu(self.first(normed)).view(len(normed), self.num_heads, -1)
+        moved = activate(self.first(normed), "silu").view(len(normed), self.num_heads, -1)
         # [num_rows, count, hidden_size]
         hidden = normed.unsqueeze(1) + moved[:, first : first + count]
         heads = self._heads[first : first + count]
@@ -90,7 +90,7 @@ class _Head(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
-            hidden = hidden + F.silu(layer(hidden))
+            hidden = hidden + activate(layer(hidden), "silu")
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

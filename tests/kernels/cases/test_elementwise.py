@@ -1,10 +1,13 @@
 """Norms, activations, embedding, rotary and the writes of the cache, against their references."""
 
+from typing import get_args
+
 import pytest
 import torch
 from closeness import DTYPES, assert_close
 from penstock_kernels import (
     NormOfHeads,
+    activate,
     apply_rotary,
     clamped_swiglu,
     copy_blocks,
@@ -21,6 +24,7 @@ from penstock_kernels import (
     store_kv,
     write_runs,
 )
+from penstock_kernels.base.activation import Activation
 from penstock_kernels.base.destination import Destination
 
 
@@ -88,6 +92,22 @@ def test_layer_norm_of_heads_without_bias(dtype: torch.dtype, device: torch.devi
     centered = exact - exact.mean(-1, keepdim=True)
     expected = centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
     assert_close(layer_norm(heads[:, :6], weight, None, 1e-5), expected, slack=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norm_of_heads_with_a_bias_each(dtype: torch.dtype, device: torch.device) -> None:
+    heads = (torch.randn(5, 9, 80, device=device) + 3).to(dtype)
+    weight, bias = torch.randn(2, 6, 80, device=device).to(dtype)
+    expected = reference.layer_norm(heads[:, :6].double(), weight.double(), bias.double(), 1e-5)
+    assert_close(layer_norm(heads[:, :6], weight, bias, 1e-5), expected, slack=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_rows", "dim"), [(0, 8), (1, 63), (3, 1000)])
+def test_activations(num_rows: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    x = 3 * torch.randn(num_rows, dim, device=device).to(dtype)
+    for name in get_args(Activation):
+        assert_close(activate(x, name), reference.activate(x.double(), name))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,23 +1,27 @@
-/* Gated activations: `activate(gate) * up`, where both lie side by side in a row; and gates of rows: `x * sigmoid(gate)`. */
+/* Activations, of rows or gated: `activate(gate) * up`, where both lie side by side in a row; and gates of rows:
+   `x * sigmoid(gate)`. */
 
 #include "processor.h"
 #include "team.h"
 
 #include <math.h>
 
-enum { SILU = 0, GELU_TANH = 1 };
+enum { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED, CLAMPED_SWIGLU };
 
 /* One call, all of one type. Strides count numbers. Mirrored field by field in activation.py. */
 typedef struct {
-    const void *gate_up; /* [num_rows, 2 * len] */
-    void *output;        /* [num_rows, len], contiguous */
+    const void *x; /* [num_rows, len], or gates and then what they gate: [num_rows, 2 * len] */
+    void *output;  /* [num_rows, len], contiguous */
     int64_t stride;
     int64_t num_rows;
     int64_t len;
     int32_t activation;
+    int32_t is_gated;
     int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
+    float alpha;       /* of the clamped one */
+    float limit;
 } Activation;
 
 /* One call, all of one type. Strides count numbers. Mirrored field by field in activation.py. */

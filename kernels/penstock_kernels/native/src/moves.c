@@ -12,6 +12,7 @@ typedef struct {
     int64_t to_stride;
     int32_t from_dtype;
     int32_t to_dtype;
+    float factor; /* where numbers are multiplied */
 } Move;
 
 static int64_t number_size(int dtype) {
@@ -75,7 +76,7 @@ typedef struct {
     int64_t right_stride;
     int64_t to_stride;
     int32_t dtype;
-} Product;
+} Pair;
 
 static void multiply(float *to, const float *left, const float *right, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = left[i] * right[i];
@@ -85,15 +86,54 @@ static void multiply_rounded(uint16_t *to, const uint16_t *left, const uint16_t 
     for (int64_t i = 0; i < count; i++) to[i] = to_bfloat16(from_bfloat16(left[i]) * from_bfloat16(right[i]));
 }
 
-/* to = left times right, number by number. */
-int penstock_product(const Product *call) {
+static void add_both(float *to, const float *left, const float *right, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = left[i] + right[i];
+}
+
+static void add_both_rounded(uint16_t *to, const uint16_t *left, const uint16_t *right, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = to_bfloat16(from_bfloat16(left[i]) + from_bfloat16(right[i]));
+}
+
+static void for_rows(
+    const Pair *call,
+    void (*floats)(float *, const float *, const float *, int64_t),
+    void (*rounded)(uint16_t *, const uint16_t *, const uint16_t *, int64_t)
+) {
     const int64_t size = number_size(call->dtype);
     for (int64_t row = 0; row < call->num_rows; row++) {
         const void *left = (const char *)call->left + row * call->left_stride * size;
         const void *right = (const char *)call->right + row * call->right_stride * size;
         void *to = (char *)call->to + row * call->to_stride * size;
-        if (call->dtype == FLOAT32) multiply(to, left, right, call->len);
-        else multiply_rounded(to, left, right, call->len);
+        if (call->dtype == FLOAT32) floats(to, left, right, call->len);
+        else rounded(to, left, right, call->len);
+    }
+}
+
+/* to = left times right, number by number. */
+int penstock_product(const Pair *call) {
+    for_rows(call, multiply, multiply_rounded);
+    return 0;
+}
+
+/* to = left plus right, number by number. */
+int penstock_addition(const Pair *call) {
+    for_rows(call, add_both, add_both_rounded);
+    return 0;
+}
+
+static void scale(float *to, const float *from, int64_t count, float factor) {
+    for (int64_t i = 0; i < count; i++) to[i] = from[i] * factor;
+}
+
+static void scale_rounded(uint16_t *to, const uint16_t *from, int64_t count, float factor) {
+    for (int64_t i = 0; i < count; i++) to[i] = to_bfloat16(from_bfloat16(from[i]) * factor);
+}
+
+/* to = from times the factor, of one type. */
+int penstock_scale(const Move *call) {
+    for (int64_t row = 0; row < call->num_rows; row++) {
+        if (call->to_dtype == FLOAT32) scale(row_to(call, row), row_from(call, row), call->len, call->factor);
+        else scale_rounded(row_to(call, row), row_from(call, row), call->len, call->factor);
     }
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Rows divided by their root mean square, after the addition of a residual: one read of each, in 32-bit arithmetic. */
+/* Rows divided by their root mean square, or by their standard deviation once their mean was subtracted, after the addition
+   of a residual: one read of each, in 32-bit arithmetic. */
 
 #include "processor.h"
 #include "team.h"
@@ -7,18 +8,22 @@
 
 /* One call, all of one type. Strides count numbers. Mirrored field by field in norm.py. */
 typedef struct {
-    const void *x;      /* [num_rows, len] */
-    void *residual;     /* [num_rows, len], contiguous, or none: becomes residual + x, which is what is normed */
-    const void *weight; /* [len] */
-    void *output;       /* [num_rows, len], contiguous */
+    const void *x;      /* [num_rows / num_heads, num_heads, len] */
+    void *residual;     /* the same, contiguous, or none: becomes residual + x, which is what is normed */
+    const void *weight; /* [num_heads, len] */
+    const void *bias;   /* the same, or none */
+    void *output;       /* as x, contiguous */
     int64_t x_stride;
+    int64_t head_stride;
     int64_t num_rows;
+    int64_t num_heads;
     int64_t len;
+    int32_t is_centered;
     int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
     float eps;
-    float offset; /* added to the weight */
+    float offset; /* added to the weight; 0 if centered */
 } Norm;
 
 #define VARIANT "norm_variant.h"

@@ -9,14 +9,14 @@ enum { MAX_DIM = 1024 };
 
 /* One call, all of one type. Strides count numbers. Mirrored field by field in rotary.py. */
 typedef struct {
-    const void *heads;  /* [num_tokens, num_heads + 2 * num_kv_heads, dim]: queries, keys, values */
+    const void *heads;  /* [num_tokens, num_heads + 2 * num_kv_heads, dim]: queries, keys, values; or queries alone */
     const void *cos;    /* [num_tokens, rotary_dim] */
     const void *sin;    /* the same; its first half is negated */
     const void *weight; /* [num_heads + num_kv_heads, dim] of the norm, or none */
     void *query;        /* [num_tokens, num_heads, dim] */
     void *key_cache;    /* [num_cache_positions, num_kv_heads, dim] */
     void *value_cache;
-    const int64_t *cache_positions; /* [num_tokens] */
+    const int64_t *cache_positions; /* [num_tokens], or none: nothing is written to a cache */
     int64_t num_tokens;
     int64_t num_cache_positions;
     int64_t token_stride;
@@ -54,7 +54,7 @@ int penstock_can_rotate(int32_t dim, int32_t rotary_dim) {
 
 /* -1 when a position is not in the cache: then nothing is written. */
 int penstock_rotate(const Rotation *call) {
-    for (int64_t token = 0; token < call->num_tokens; token++)
+    for (int64_t token = 0; call->cache_positions && token < call->num_tokens; token++)
         if (call->cache_positions[token] < 0 || call->cache_positions[token] >= call->num_cache_positions) return -1;
     for_each_row(call->num_threads, call->num_tokens, variant(call->dim, call->rotary_dim, call->max_lanes), call);
     return 0;

@@ -14,7 +14,7 @@ INLINE void NAME(rotate_head)(
 INLINE void NAME(rotate_typed)(const Rotation *call, int64_t token, const int dtype) {
     const int dim = call->dim, num_heads = call->num_heads, num_kv_heads = call->num_kv_heads;
     const int64_t begin = token * call->token_stride;
-    const int64_t stored = call->cache_positions[token] * num_kv_heads * dim;
+    const int64_t stored = call->cache_positions ? call->cache_positions[token] * num_kv_heads * dim : 0;
     float x[MAX_DIM];
     for (int head = 0; head < num_heads + num_kv_heads; head++) {
         NAME(read_numbers)(x, call->heads, begin + head * call->head_stride, dim, dtype);

@@ -159,7 +159,7 @@ class PositionEmbedding(nn.Module):
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """[num_tokens] to [num_tokens, hidden_size]."""
-        return F.embedding(positions, self.weight[self.offset :])
+        return embedding(positions, self.weight[self.offset :])
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         rows, columns = (slice(0, size) for size in self.shape)

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
-from penstock_kernels import AdapterRows, InputNorm, clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels import AdapterRows, InputNorm, activate, clamped_swiglu, gelu_mul, silu_mul
 from torch import nn
 
 from penstock_server.architectures.spec import Activation, ModelSpec
@@ -22,11 +21,11 @@ _GATED: dict[Activation, Activate] = {
     "clamped_swiglu": clamped_swiglu,
 }
 _PLAIN: dict[Activation, Activate] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
+    "silu": partial(activate, activation="silu"),
+    "gelu": partial(activate, activation="gelu"),
+    "gelu_tanh": partial(activate, activation="gelu_tanh"),
+    "relu": partial(activate, activation="relu"),
+    "relu2": partial(activate, activation="relu2"),
 }
 
 

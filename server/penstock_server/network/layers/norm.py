@@ -115,8 +115,7 @@ class HeadNorm(nn.Module):
     def _normed(self, heads: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         norm = self.spec.norm
         if norm.centered:
-            normed = layer_norm(heads, weight, None, norm.eps)
-            return normed if bias is None else normed.add_(bias)
+            return layer_norm(heads, weight, bias, norm.eps)
         return rms_norm(heads, weight, norm.eps, None, norm.weight_offset)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
@@ -191,18 +190,27 @@ class AllHeadsNorm(nn.Module):
 
     def forward(self, heads: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_tokens, query and key heads, head_dim]. `adapters`: as `ForwardInput.adapters`."""
-        num_tokens, num_heads, dim = heads.shape
-        flat = heads.reshape(num_tokens, num_heads * dim)
+        flat = heads.reshape(len(heads), -1)
+        normed_by = self._normed_here if self.placement.group.size == 1 else self._normed_together
+        normed = normed_by(flat, self.weight)
+        for rows, own in groups_of(self.own, adapters):
+            normed[rows] = normed_by(flat[rows], own["weight"])
+        return normed.view(heads.shape)
+
+    def _normed_here(self, flat: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """By a rank that has all heads."""
+        parts, weights = torch.split(flat, self.sizes, dim=-1), torch.split(weight, self.sizes)
+        eps = self.spec.norm.eps
+        normed = [rms_norm(part, its, eps) for part, its in zip(parts, weights, strict=True)]
+        return torch.cat(normed, dim=-1)
+
+    def _normed_together(self, flat: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         parts = [part.float() for part in torch.split(flat, self.sizes, dim=-1)]
         shares = [part.square().sum(-1) / total for part, total in zip(parts, self._totals(), strict=True)]
         means = self.placement.group.all_reduce(torch.stack(shares, dim=-1))  # [num_tokens, 2]
         scales = (means + self.spec.norm.eps).rsqrt()
         scaled = torch.cat([part * scales[:, i, None] for i, part in enumerate(parts)], dim=-1)
-        scaled = scaled.to(heads.dtype)
-        normed = scaled * self.weight
-        for rows, own in groups_of(self.own, adapters):
-            normed[rows] = scaled[rows] * own["weight"]
-        return normed.view(num_tokens, num_heads, dim)
+        return scaled.to(flat.dtype) * weight
 
     def _totals(self) -> list[int]:
         """How many numbers all ranks add up: key heads that several ranks hold count as often."""

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import AdapterRows, RecurrentSpans, selective_scan
+from penstock_kernels import AdapterRows, RecurrentSpans, activate, selective_scan
 from torch import nn
 
 from penstock_server.architectures.recurrent_spec import SelectiveSpec, StateShape
@@ -64,7 +64,7 @@ class SelectiveLayer(nn.Module):
             state.matrices,
             spans,
         )
-        return self.output(found * F.silu(gate), adapters)  # type: ignore[no-any-return]
+        return self.output(found * activate(gate, "silu"), adapters)  # type: ignore[no-any-return]
 
     def _normed(self, x: torch.Tensor, number: int, adapters: AdapterRows | None) -> torch.Tensor:
         if self.space.norm == "none":

@@ -4,8 +4,7 @@ Groups are divided with their heads; where there are fewer than ranks, several r
 """
 
 import torch
-import torch.nn.functional as F
-from penstock_kernels import AdapterRows, Decay, RecurrentSpans, state_space_scan
+from penstock_kernels import AdapterRows, Decay, RecurrentSpans, activate, state_space_scan
 from torch import nn
 
 from penstock_server.architectures.recurrent_spec import StateShape, StateSpaceSpec
@@ -69,7 +68,7 @@ class StateSpaceLayer(nn.Module):
         skip = self.skip.weight
         found = state_space_scan(values, step, decay, inward, outward, skip, state.matrices, spans)
         found = found.view(num_tokens, -1)
-        found = found * F.silu(gate) if self.norm is None else self.norm(found, gate, adapters)
+        found = found * activate(gate, "silu") if self.norm is None else self.norm(found, gate, adapters)
         output = self.output(found, adapters)
         return output if space.outer[1] == 1.0 else output * space.outer[1]  # type: ignore[no-any-return]
 
