@@ -167,9 +167,8 @@ def test_logprobs(vocab_size: int, num_top: int, device: torch.device) -> None:
     assert_close(found.top_logprobs, expected.top_logprobs, slack=4)
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_rows_that_are_not_finite_are_reported(bad: float, device: torch.device) -> None:
-    logits = torch.randn(3, 2500, device=device)
-    logits[1, 2400] = bad
-    found = token_logprobs(logits, torch.zeros(3, dtype=torch.int64, device=device), 2)
-    assert found.finite.tolist() == [True, False, True]
+def test_rows_that_are_not_finite_are_reported(device: torch.device) -> None:
+    logits = torch.randn(5, 2500, device=device)
+    logits[1:4, 2400] = torch.tensor([torch.nan, torch.inf, -torch.inf], device=device)
+    found = token_logprobs(logits, torch.zeros(5, dtype=torch.int64, device=device), 2)
+    assert found.finite.tolist() == [True, False, False, False, True]
