@@ -197,22 +197,39 @@ INLINE void NAME(multiply_share)(const Inputs *inputs, int64_t first, int64_t un
     for (; column < until; column++) NAME(multiply_inputs)(inputs, column, 0, sums + (column - first) * each, 1, dtype);
 }
 
-/* A share's columns of the rows `row .. end`. Of long rows some inputs at a time: where rows are whole kilobytes apart,
-   they would take each other's place in the caches, so these inputs are copied next to each other. */
-INLINE void NAME(multiply_many)(
-    const Linear *call, const Part *part, int row, int end, int64_t first, int64_t until, const int dtype
-) {
+/* Memory of a thread for a share: sums, and inputs of long rows. */
+typedef struct {
     float sums[TILE_ROWS * LARGEST_SHARE * LANES] __attribute__((aligned(64)));
     float copied[TILE_ROWS * SOME_INPUTS] __attribute__((aligned(64)));
+} NAME(Scratch);
+
+/* A share's columns of the rows `row .. end`. Of long rows some inputs at a time: where rows are whole kilobytes apart,
+   they would take each other's place in the caches, so these inputs are copied next to each other. */
+INLINE void NAME(multiply_rows_of)(
+    const Linear *call, const Part *part, int row, int end, int64_t first, int64_t until, NAME(Scratch) *scratch, const int dtype
+) {
     const float *x = (const float *)call->x + row * call->len;
     const int are_long = call->len > TILE_INPUTS;
     const int64_t each = are_long ? SOME_INPUTS : call->len;
     for (int64_t from = 0; from < call->len; from += each) {
         const int64_t count = from + each < call->len ? each : call->len - from;
         for (int r = 0; are_long && r < end - row; r++)
-            memcpy(copied + r * count, x + r * call->len + from, count * sizeof *x);
-        const Inputs inputs = {call, part, are_long ? copied : x, row, end, from, count};
-        NAME(multiply_share)(&inputs, first, until, sums, dtype);
+            memcpy(scratch->copied + r * count, x + r * call->len + from, count * sizeof *x);
+        const Inputs inputs = {call, part, are_long ? scratch->copied : x, row, end, from, count};
+        NAME(multiply_share)(&inputs, first, until, scratch->sums, dtype);
+    }
+}
+
+/* A share's columns of all rows. A function of its own, as compilers may touch every page of its memory when it begins:
+   that would take calls of few rows longer than their products. */
+static __attribute__((noinline)) TARGET void NAME(multiply_many)(
+    const Linear *call, const Part *part, int64_t first, int64_t until
+) {
+    NAME(Scratch) scratch;
+    for (int row = 0; row < call->num_rows; row += TILE_ROWS) {
+        const int end = row + TILE_ROWS < call->num_rows ? row + TILE_ROWS : call->num_rows;
+        if (call->dtype == FLOAT32) NAME(multiply_rows_of)(call, part, row, end, first, until, &scratch, FLOAT32);
+        else NAME(multiply_rows_of)(call, part, row, end, first, until, &scratch, BFLOAT16);
     }
 }
 #endif
@@ -308,13 +325,8 @@ INLINE void NAME(multiply_range)(const Linear *call, const Part *part, int64_t f
 #endif
 #if LANES < 16
     /* Rows of fewer floats wait for memory, and tiles would be one more way through the caches. */
-    if (call->num_rows >= (dtype == FLOAT32 ? WORTH_TILES : WORTH_WIDENING)) {
-        for (int row = 0; row < call->num_rows; row += TILE_ROWS) {
-            const int end = row + TILE_ROWS < call->num_rows ? row + TILE_ROWS : call->num_rows;
-            NAME(multiply_many)(call, part, row, end, from, until, dtype);
-        }
-        return;
-    }
+    if (call->num_rows >= (dtype == FLOAT32 ? WORTH_TILES : WORTH_WIDENING))
+        return NAME(multiply_many)(call, part, from, until);
 #endif
     for (int row = 0; row < call->num_rows; row += TILE) {
         const int end = row + TILE < call->num_rows ? row + TILE : call->num_rows;
