@@ -220,8 +220,8 @@ INLINE void NAME(multiply_rows_of)(
     }
 }
 
-/* A share's columns of all rows. A function of its own, as compilers may touch every page of its memory when it begins:
-   that would take calls of few rows longer than their products. */
+/* A share's columns of all rows. A function of its own, because its memory is on the stack: products of few rows, called
+   from below so much, took a third longer. */
 static __attribute__((noinline)) TARGET void NAME(multiply_many)(
     const Linear *call, const Part *part, int64_t first, int64_t until
 ) {
