@@ -42,7 +42,10 @@ typedef struct {
 
 /* Positions whose scores are held at a time. Tiles begin at multiples of it, counted from a sequence's first position,
    so the order of a sum depends on the position of the query and on nothing else. */
-enum { TILE_LEN = 64, TILE_ROWS = 32, MAX_HEAD_DIM = 576 };
+enum { TILE_LEN = 64, TILE_ROWS = 96, MAX_HEAD_DIM = 576 };
+
+/* From so many rows on, a tile is copied where its keys are far apart. */
+enum { WORTH_A_COPY = 16 };
 
 /* One tile of queries: rows are (position, head) pairs that read the same keys. */
 typedef struct {

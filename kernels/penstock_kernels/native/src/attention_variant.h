@@ -17,23 +17,37 @@ INLINE void NAME(fetch_values)(int from, int until, const Tile *next) {
     NAME(fetch)(next->values, from, until, next, next->value_bytes);
 }
 
+/* Rows that are computed together where there are many: their sums with KEYS keys fill the registers. */
+enum { NAME(many) = LANES == 16 ? 4 : 3, NAME(keys) = 4 };
+
+/* An operand of several products. Without it each of them loads it again, and loads take longer than products. */
+INLINE vec NAME(shared)(vec x, const int num_rows) {
+#if defined(__x86_64__) && LANES > 4
+    if (num_rows > 1) __asm__("" : "+v"(x));
+#endif
+    (void)num_rows;
+    return x;
+}
+
 /* scores[row][i] = query[row] . keys[i], for `num_rows` x `num_keys` of them; both, and dtype, are constants. */
 INLINE void NAME(dot_block)(
     const float *query, const char *const *keys, int dim, float *scores, const int num_rows, const int num_keys,
     const int dtype
 ) {
-    vec products[LANES];
-    for (int i = 0; i < num_rows * num_keys; i++) products[i] = (vec){0};
+    const int count = num_rows * num_keys;
+    vec products[NAME(many) * NAME(keys) > LANES ? NAME(many) * NAME(keys) : LANES];
+    for (int i = 0; i < count; i++) products[i] = (vec){0};
     for (int d = 0; d < dim; d += LANES) {
-        vec key[LANES];
-        for (int k = 0; k < num_keys; k++) key[k] = NAME(load_as)(keys[k], d, dtype);
-        for (int r = 0; r < num_rows; r++) {
-            vec q = NAME(load)(query + r * dim + d);
-            for (int k = 0; k < num_keys; k++) products[r * num_keys + k] += q * key[k];
+        vec q[NAME(many)];
+        for (int r = 0; r < num_rows; r++) q[r] = NAME(load)(query + r * dim + d);
+        for (int k = 0; k < num_keys; k++) {
+            const vec key = NAME(shared)(NAME(load_as)(keys[k], d, dtype), num_rows);
+            for (int r = 0; r < num_rows; r++) products[r * num_keys + k] += q[r] * key;
         }
     }
-    float lanes[LANES];
-    NAME(store)(lanes, NAME(sums)(products, num_rows * num_keys));
+    float lanes[NAME(many) * NAME(keys) + LANES];
+    for (int i = 0; i < count; i += LANES)
+        NAME(store)(lanes + i, NAME(sums)(products + i, count - i < LANES ? count - i : LANES));
     for (int r = 0; r < num_rows; r++)
         memcpy(scores + r * TILE_LEN, lanes + r * num_keys, num_keys * sizeof(float));
 }
@@ -44,16 +58,16 @@ INLINE void NAME(mix_block)(
     float *output, const float *weights, const Tile *tile, int from, int until, int dim, int d, const Tile *next,
     const int num_rows, const int width, const int dtype
 ) {
-    vec sums[ROWS][4];
+    vec sums[NAME(many)][4];
     for (int r = 0; r < num_rows; r++)
         for (int w = 0; w < width; w++) sums[r][w] = NAME(load)(output + r * dim + d + w * LANES);
     for (int i = from; i < until; i++) {
         if (next) NAME(fetch_values)(i, i + 1, next);
-        vec value[4];
-        for (int w = 0; w < width; w++) value[w] = NAME(load_as)(tile->values[i], d + w * LANES, dtype);
-        for (int r = 0; r < num_rows; r++) {
-            vec weight = NAME(all)(weights[r * TILE_LEN + i]);
-            for (int w = 0; w < width; w++) sums[r][w] += weight * value[w];
+        vec weight[NAME(many)];
+        for (int r = 0; r < num_rows; r++) weight[r] = NAME(all)(weights[r * TILE_LEN + i]);
+        for (int w = 0; w < width; w++) {
+            const vec value = NAME(shared)(NAME(load_as)(tile->values[i], d + w * LANES, dtype), num_rows);
+            for (int r = 0; r < num_rows; r++) sums[r][w] += weight[r] * value;
         }
     }
     for (int r = 0; r < num_rows; r++)
@@ -74,35 +88,43 @@ INLINE void NAME(mix_as)(
 static TARGET void NAME(mix)(
     float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next, int num_rows
 ) {
-    const int is_block = num_rows == ROWS, is_float = tile->dtype == FLOAT32;
-    if (is_block && is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, FLOAT32);
-    else if (is_block) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, BFLOAT16);
+    const int is_float = tile->dtype == FLOAT32;
+    if (num_rows == NAME(many) && is_float)
+        NAME(mix_as)(output, weights, tile, from, until, dim, next, NAME(many), FLOAT32);
+    else if (num_rows == ROWS && is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, FLOAT32);
+    else if (num_rows == ROWS) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, BFLOAT16);
     else if (is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, FLOAT32);
     else NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, BFLOAT16);
 }
 
 INLINE void NAME(dot_as)(
-    const float *query, const Tile *tile, int dim, float *scores, const Tile *next, const int num_rows, const int dtype
+    const float *query, const Tile *tile, int count, int dim, float *scores, const Tile *next, const int num_rows,
+    const int dtype
 ) {
-    const int most = LANES / num_rows;
+    const int most = num_rows == NAME(many) ? NAME(keys) : LANES / num_rows;
     int k = 0;
-    for (; k + most <= tile->count; k += most) {
+    for (; k + most <= count; k += most) {
         if (next) NAME(fetch_keys)(k, k + most, next);
         NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, most, dtype);
     }
     if (next) NAME(fetch_keys)(k, TILE_LEN, next);
-    for (; k < tile->count; k++) NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, 1, dtype);
+    for (; k < count; k++) NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, 1, dtype);
 }
 
+/* The first `count` keys of a tile. */
 static TARGET void NAME(dot)(
-    const float *query, const Tile *tile, int dim, float *scores, const Tile *next, int num_rows
+    const float *query, const Tile *tile, int count, int dim, float *scores, const Tile *next, int num_rows
 ) {
-    const int is_block = num_rows == ROWS, is_float = tile->dtype == FLOAT32;
-    if (is_block && is_float) NAME(dot_as)(query, tile, dim, scores, next, ROWS, FLOAT32);
-    else if (is_block) NAME(dot_as)(query, tile, dim, scores, next, ROWS, BFLOAT16);
-    else if (is_float) NAME(dot_as)(query, tile, dim, scores, next, 1, FLOAT32);
-    else NAME(dot_as)(query, tile, dim, scores, next, 1, BFLOAT16);
+    const int is_float = tile->dtype == FLOAT32;
+    if (num_rows == NAME(many) && is_float) NAME(dot_as)(query, tile, count, dim, scores, next, NAME(many), FLOAT32);
+    else if (num_rows == ROWS && is_float) NAME(dot_as)(query, tile, count, dim, scores, next, ROWS, FLOAT32);
+    else if (num_rows == ROWS) NAME(dot_as)(query, tile, count, dim, scores, next, ROWS, BFLOAT16);
+    else if (is_float) NAME(dot_as)(query, tile, count, dim, scores, next, 1, FLOAT32);
+    else NAME(dot_as)(query, tile, count, dim, scores, next, 1, BFLOAT16);
 }
+
+static int NAME(at_least)(int x, int low) { return x < low ? low : x; }
+static int NAME(at_most)(int x, int high) { return x > high ? high : x; }
 
 /* Takes from a row of a tree what it does not see of the tile, which is not all of it. */
 INLINE void NAME(hide)(Scratch *scratch, int row, int first) {
@@ -112,36 +134,62 @@ INLINE void NAME(hide)(Scratch *scratch, int row, int first) {
     }
 }
 
-/* Scores become weights e^(score - largest); the sums so far are scaled to the new largest. */
-static TARGET void NAME(weigh)(
-    Scratch *scratch, int row, int from, int until, int first, int value_dim, float soft_cap
-) {
+/* The positions of a tile that a row sees. */
+INLINE int NAME(from_of)(const Scratch *scratch, int row, const Tile *tile) {
+    return NAME(at_least)(scratch->from[row] - tile->first, 0);
+}
+
+INLINE int NAME(until_of)(const Scratch *scratch, int row, const Tile *tile) {
+    return NAME(at_most)(scratch->until[row] - tile->first, tile->count);
+}
+
+/* Whole vectors with all positions that a row sees: the others have no weight. */
+INLINE int NAME(begin_of_vectors)(int from) { return from / LANES * LANES; }
+INLINE int NAME(end_of_vectors)(int until) { return (until + LANES - 1) / LANES * LANES; }
+
+/* Makes scores what the call says, of the positions that a row sees of a tile. */
+INLINE void NAME(adapt)(Scratch *scratch, int row, int from, int until, int first, float soft_cap) {
     float *scores = scratch->scores + row * TILE_LEN;
-    float largest = scratch->largest[row];
-    for (int i = 0; i < from; i++) scores[i] = -INFINITY;
-    for (int i = until; i < TILE_LEN; i++) scores[i] = -INFINITY;
     if (soft_cap > 0)
         for (int i = from; i < until; i++) scores[i] = soft_cap * tanhf(scores[i] / soft_cap);
     if (scratch->slope[row] > 0)
         for (int i = from; i < until; i++)
             scores[i] += scratch->slope[row] * (float)(first + i + 1 - scratch->until[row]);
     if (scratch->hidden[row]) NAME(hide)(scratch, row, first);
-    vec most = NAME(all)(largest);
-    for (int i = 0; i < TILE_LEN; i += LANES) {
+}
+
+/* Finds the largest score so far; the sums so far are scaled to it. */
+INLINE void NAME(scale_row)(Scratch *scratch, int row, const Tile *tile, const Attention *call) {
+    const int from = NAME(from_of)(scratch, row, tile), until = NAME(until_of)(scratch, row, tile);
+    const int begin = NAME(begin_of_vectors)(from), end = NAME(end_of_vectors)(until);
+    float *scores = scratch->scores + row * TILE_LEN;
+    if (from >= until) return;
+    NAME(adapt)(scratch, row, from, until, tile->first, call->soft_cap);
+    for (int i = begin; i < from; i++) scores[i] = -INFINITY;
+    for (int i = until; i < end; i++) scores[i] = -INFINITY;
+    vec most = NAME(all)(scratch->largest[row]);
+    for (int i = begin; i < end; i += LANES) {
         vec x = NAME(load)(scores + i);
         most = NAME(choose)(x > most, x, most);
     }
-    for (int i = 0; i < LANES; i++) largest = most[i] > largest ? most[i] : largest;
-    if (largest > scratch->largest[row]) {
-        float change = NAME(exp)(NAME(all)(scratch->largest[row] - largest))[0];
-        float *output = scratch->output + row * value_dim;
-        for (int d = 0; d < value_dim; d += LANES) NAME(store)(output + d, NAME(load)(output + d) * change);
-        scratch->total[row] *= change;
-        scratch->largest[row] = largest;
-    }
+    const float largest = NAME(extreme)(most, 1);
+    if (!(largest > scratch->largest[row])) return;
+    const float change = NAME(exp)(NAME(all)(scratch->largest[row] - largest))[0];
+    float *output = scratch->output + row * call->value_dim;
+    for (int d = 0; d < call->value_dim; d += LANES) NAME(store)(output + d, NAME(load)(output + d) * change);
+    scratch->total[row] *= change;
+    scratch->largest[row] = largest;
+}
+
+/* Scores become weights e^(score - largest). */
+INLINE void NAME(weigh_row)(Scratch *scratch, int row, const Tile *tile) {
+    const int from = NAME(from_of)(scratch, row, tile), until = NAME(until_of)(scratch, row, tile);
+    const int end = NAME(end_of_vectors)(until);
+    float *scores = scratch->scores + row * TILE_LEN;
+    if (from >= until) return;
     vec total = {0};
-    for (int i = 0; i < TILE_LEN; i += LANES) {
-        vec weight = NAME(exp)(NAME(load)(scores + i) - largest);
+    for (int i = NAME(begin_of_vectors)(from); i < end; i += LANES) {
+        vec weight = NAME(exp)(NAME(load)(scores + i) - scratch->largest[row]);
         NAME(store)(scores + i, weight);
         total += weight;
     }
@@ -170,52 +218,67 @@ static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end)
     }
 }
 
-/* Converts to float32 what many rows will read. */
-static TARGET void NAME(widen_tile)(Scratch *scratch, Tile *tile, int dim, int value_dim) {
+INLINE void NAME(gather_row)(float *to, const char *from, int dim, int dtype) {
+    if (dtype == FLOAT32) memcpy(to, from, dim * sizeof(float));
+    else NAME(widen)(to, (const uint16_t *)from, dim);
+}
+
+/* Copies what many rows read: as float32, and without the gaps of a cache. Keys at equal distances of some kilobytes would
+   push each other out of the processor's first cache. */
+static TARGET void NAME(gather_tile)(Scratch *scratch, Tile *tile, int dim, int value_dim) {
     for (int i = 0; i < tile->count; i++) {
         float *key = scratch->key + i * dim, *value = scratch->value + i * value_dim;
         const int is_shared = tile->keys[i] == tile->values[i];
-        NAME(widen)(key, (const uint16_t *)tile->keys[i], dim);
-        if (!is_shared) NAME(widen)(value, (const uint16_t *)tile->values[i], value_dim);
+        NAME(gather_row)(key, tile->keys[i], dim, tile->dtype);
+        if (!is_shared) NAME(gather_row)(value, tile->values[i], value_dim, tile->dtype);
         tile->keys[i] = (const char *)key;
         tile->values[i] = (const char *)(is_shared ? key : value);
     }
     tile->dtype = FLOAT32;
 }
 
-static int NAME(at_least)(int x, int low) { return x < low ? low : x; }
-static int NAME(at_most)(int x, int high) { return x > high ? high : x; }
+/* Whether rows are worth a copy of the tile that they read. */
+INLINE int NAME(is_worth_a_copy)(const Attention *call, const Tile *tile, int num_rows) {
+    if (tile->dtype != FLOAT32) return num_rows > ROWS;
+    return num_rows >= WORTH_A_COPY && call->position_stride != call->head_dim;
+}
 
-/* `num_rows` rows over a tile: positions that all of them see are computed together, the others row by row. */
-static TARGET void NAME(attend_rows)(
+static TARGET void NAME(score_rows)(
     Scratch *scratch, int row, int num_rows, const Tile *tile, const Tile *next, const Attention *call
 ) {
-    const int dim = call->head_dim, value_dim = call->value_dim;
-    float *output = scratch->output + row * value_dim, *weights = scratch->scores + row * TILE_LEN;
-    int from[ROWS], until[ROWS], together = 0, end = tile->count;
+    int count = 0;
+    for (int r = row; r < row + num_rows; r++) count = NAME(at_least)(NAME(until_of)(scratch, r, tile), count);
+    NAME(dot)(
+        scratch->query + row * call->head_dim, tile, count, call->head_dim, scratch->scores + row * TILE_LEN, next, num_rows
+    );
+}
+
+/* Values of the positions that all of some rows see are added together, the others row by row. */
+static TARGET void NAME(mix_rows)(
+    Scratch *scratch, int row, int num_rows, const Tile *tile, const Tile *next, const Attention *call
+) {
+    const int dim = call->value_dim;
+    float *output = scratch->output + row * dim, *weights = scratch->scores + row * TILE_LEN;
+    int from[NAME(many)], until[NAME(many)], together = 0, end = tile->count;
     for (int r = 0; r < num_rows; r++) {
-        from[r] = NAME(at_least)(scratch->from[row + r] - tile->first, 0);
-        until[r] = NAME(at_most)(scratch->until[row + r] - tile->first, tile->count);
+        from[r] = NAME(from_of)(scratch, row + r, tile);
+        until[r] = NAME(until_of)(scratch, row + r, tile);
         together = NAME(at_least)(from[r], together);
         end = NAME(at_most)(until[r], end);
     }
-    NAME(dot)(scratch->query + row * dim, tile, dim, weights, next, num_rows);
-    for (int r = 0; r < num_rows; r++)
-        if (from[r] < until[r]) 
-            NAME(weigh)(scratch, row + r, from[r], until[r], tile->first, value_dim, call->soft_cap);
     if (together >= end) together = end = tile->count; /* no common position: row by row */
     for (int r = 0; r < num_rows; r++) {
         const int before = NAME(at_most)(together, until[r]);
-        NAME(mix)(output + r * value_dim, weights + r * TILE_LEN, tile, from[r], before, value_dim, NULL, 1);
+        NAME(mix)(output + r * dim, weights + r * TILE_LEN, tile, from[r], before, dim, NULL, 1);
     }
-    NAME(mix)(output, weights, tile, together, end, value_dim, next, num_rows);
+    NAME(mix)(output, weights, tile, together, end, dim, next, num_rows);
     if (next) {
         NAME(fetch_values)(0, together, next);
         NAME(fetch_values)(end, TILE_LEN, next);
     }
     for (int r = 0; r < num_rows; r++) {
         const int behind = NAME(at_least)(end, from[r]);
-        NAME(mix)(output + r * value_dim, weights + r * TILE_LEN, tile, behind, until[r], value_dim, NULL, 1);
+        NAME(mix)(output + r * dim, weights + r * TILE_LEN, tile, behind, until[r], dim, NULL, 1);
     }
 }
 
@@ -276,15 +339,28 @@ INLINE int NAME(end_of)(const Work *work) {
     return call->context_lens[work->span] - len + work->first + work->num_tokens;
 }
 
-/* All rows over a tile, while the next tile is fetched. */
+/* How many of the rows that are left are computed together. */
+INLINE int NAME(block)(const Tile *tile, int num_rows) {
+    if (num_rows >= NAME(many) && tile->dtype == FLOAT32) return NAME(many);
+    return num_rows >= ROWS ? ROWS : 1;
+}
+
+/* All rows over a tile, while the next tile is fetched: first all scores, then all sums, so that either the keys or the
+   values stay in the processor's first cache. */
 static TARGET void NAME(attend_tile)(
     Scratch *scratch, Tile *tile, const Tile *next, int num_rows, const Attention *call
 ) {
-    if (tile->dtype != FLOAT32 && num_rows > ROWS) NAME(widen_tile)(scratch, tile, call->head_dim, call->value_dim);
-    int row = 0;
-    for (; row + ROWS <= num_rows; row += ROWS, next = NULL)
-        NAME(attend_rows)(scratch, row, ROWS, tile, next, call);
-    for (; row < num_rows; row++, next = NULL) NAME(attend_rows)(scratch, row, 1, tile, next, call);
+    if (NAME(is_worth_a_copy)(call, tile, num_rows)) NAME(gather_tile)(scratch, tile, call->head_dim, call->value_dim);
+    for (int row = 0, count; row < num_rows; row += count) {
+        count = NAME(block)(tile, num_rows - row);
+        NAME(score_rows)(scratch, row, count, tile, row ? NULL : next, call);
+    }
+    for (int row = 0; row < num_rows; row++) NAME(scale_row)(scratch, row, tile, call);
+    for (int row = 0; row < num_rows; row++) NAME(weigh_row)(scratch, row, tile);
+    for (int row = 0, count; row < num_rows; row += count) {
+        count = NAME(block)(tile, num_rows - row);
+        NAME(mix_rows)(scratch, row, count, tile, row ? NULL : next, call);
+    }
 }
 
 static TARGET void NAME(attend)(const Work *work, const Work *following, Scratch *scratch) {

@@ -30,9 +30,6 @@ typedef struct {
 /* Vectors of scores that are looked at together. */
 #define BLOCK 16
 
-/* Lane i of the first `size / 2`: lane i + size / 2. */
-#define FLIP(x, size) __builtin_shuffle(x, x, HALVES(size, (size) / 2))
-
 #define GOLDEN UINT64_C(0x9E3779B97F4A7C15)
 
 /* SplitMix64's finaliser, as in reference/noise.py. */

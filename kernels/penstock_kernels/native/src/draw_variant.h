@@ -32,20 +32,6 @@ static TARGET void NAME(weigh)(Candidates *all) {
         NAME(store)(all->weights + i, NAME(exp)(-NAME(load)(all->distances + i)));
 }
 
-/* The largest number of a vector, or with `sign` -1 the smallest. */
-INLINE float NAME(extreme)(vec x, float sign) {
-    vec y = x * sign;
-    y = NAME(choose)(y > FLIP(y, LANES), y, FLIP(y, LANES));
-    y = NAME(choose)(y > FLIP(y, LANES / 2), y, FLIP(y, LANES / 2));
-#if LANES > 4
-    y = NAME(choose)(y > FLIP(y, LANES / 4), y, FLIP(y, LANES / 4));
-#endif
-#if LANES > 8
-    y = NAME(choose)(y > FLIP(y, LANES / 8), y, FLIP(y, LANES / 8));
-#endif
-    return y[0] * sign;
-}
-
 /* Of those whose key is within a limit: the sum of their weights, or how many they are. Sums as in `normalizer`.
    Lane by lane: the largest key within the limit, and the smallest beyond it. */
 INLINE double NAME(mass)(const float *keys, const float *weights, int64_t count, float limit, vec *below, vec *above) {

@@ -9,4 +9,7 @@
 #undef INLINE
 #undef FOLD
 #undef LANE
+#undef WIDE_LANE
+#undef NARROW_LANE
+#undef FLIP
 #undef PAIRS

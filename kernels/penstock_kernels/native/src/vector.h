@@ -45,27 +45,57 @@ INLINE vec NAME(choose)(ivec condition, vec yes, vec no) {
     return (vec)((condition & (ivec)yes) | (~condition & (ivec)no));
 }
 
-/* Of every group of `size` lanes in x and then in y, the first half plus the second: as many groups, half the size. */
+/* Of every group of `size` numbers in x and in y, the first half plus the second: as many groups, half the size. Those of x
+   come first; of groups of four and of two, where lanes of 128 bits are cheaper to mix, within each four numbers. */
 #define FOLD(x, y, size) (__builtin_shuffle(x, y, HALVES(size, 0)) + __builtin_shuffle(x, y, HALVES(size, (size) / 2)))
-#define LANE(i, size, half) ((i) / ((size) / 2) * (size) + (i) % ((size) / 2) + (half))
+#define LANE(i, size, half) ((size) > 4 ? WIDE_LANE(i, size) + (half) : NARROW_LANE(i, size) + (half))
+#define WIDE_LANE(i, size) ((i) / ((size) / 2) * (size) + (i) % ((size) / 2))
+#define NARROW_LANE(i, size) (((i) % 4 < 2 ? 0 : LANES) + (i) / 4 * 4 + (i) % 2 * (4 / (size)))
+
+/* The numbers i, i + 4, i + 8 … of x, each summed to four, of which lanes of 128 bits hold one after the other. */
+INLINE vec NAME(fours)(const vec *x, int count, int i) {
+#if LANES == 4
+    (void)count;
+    return x[i];
+#else
+    const vec first = FOLD(x[i], x[i + 4 < count ? i + 4 : i], LANES);
+#if LANES == 8
+    return first;
+#else
+    const vec second = FOLD(x[i + 8 < count ? i + 8 : i], x[i + 12 < count ? i + 12 : i], LANES);
+    return FOLD(first, second, LANES / 2);
+#endif
+#endif
+}
 
 /* Lane i: the sum of the lanes of x[i], of up to LANES vectors. Each is summed by halves, whatever the other lanes hold. */
-INLINE vec NAME(sums)(vec *x, int count) {
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES);
-    count = (count + 1) / 2;
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES / 2);
-    count = (count + 1) / 2;
-#if LANES > 4
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES / 4);
-    count = (count + 1) / 2;
-#endif
-#if LANES > 8
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES / 8);
-#endif
-    return x[0];
+INLINE vec NAME(sums)(const vec *x, int count) {
+    const vec first = NAME(fours)(x, count, 0);
+    const vec second = count > 1 ? NAME(fours)(x, count, 1) : first;
+    const vec third = count > 2 ? NAME(fours)(x, count, 2) : first;
+    const vec fourth = count > 3 ? NAME(fours)(x, count, 3) : second;
+    const vec pairs = FOLD(first, second, 4), more = FOLD(third, fourth, 4);
+    return FOLD(pairs, more, 2);
 }
 
 INLINE float NAME(sum)(vec x) { return NAME(sums)(&x, 1)[0]; }
+
+/* Lane i of the first `size / 2`: lane i + size / 2. */
+#define FLIP(x, size) __builtin_shuffle(x, x, HALVES(size, (size) / 2))
+
+/* The largest number of a vector, or with `sign` -1 the smallest. */
+INLINE float NAME(extreme)(vec x, float sign) {
+    vec y = x * sign;
+    y = NAME(choose)(y > FLIP(y, LANES), y, FLIP(y, LANES));
+    y = NAME(choose)(y > FLIP(y, LANES / 2), y, FLIP(y, LANES / 2));
+#if LANES > 4
+    y = NAME(choose)(y > FLIP(y, LANES / 4), y, FLIP(y, LANES / 4));
+#endif
+#if LANES > 8
+    y = NAME(choose)(y > FLIP(y, LANES / 8), y, FLIP(y, LANES / 8));
+#endif
+    return y[0] * sign;
+}
 
 /* e^x for x <= 0 within 2 units of the last place, 0 below -87; NaN stays NaN. */
 INLINE vec NAME(exp)(vec x) {
