@@ -79,6 +79,17 @@ def test_a_row_has_the_same_bits_in_any_batch(
         assert torch.equal(in_batch, alone)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_heads_that_share_keys_have_the_same_bits_whatever_their_number(dtype: torch.dtype) -> None:
+    """As many rows as are computed together, one more, one less, and as many as are worth a copy of the keys."""
+    for num_heads in range(1, 19):
+        sequence = Sequence(num_heads, 1, 48, dtype)
+        [whole] = sequence.attend((0, _LEN))
+        for start, end in ((200, 201), (299, 300), (100, 102)):
+            [alone] = sequence.attend((start, end))
+            assert torch.equal(alone, whole[start:end]), (num_heads, start)
+
+
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("dim", [12, 40, 64, 80])
 @pytest.mark.parametrize("slopes", [None, [0.5, 0.25, 0.1, 0.05, 0.02, 0.01]], ids=["flat", "slopes"])

@@ -20,12 +20,9 @@ INLINE void NAME(fetch_values)(int from, int until, const Tile *next) {
 /* Rows that are computed together where there are many: their sums with KEYS keys fill the registers. */
 enum { NAME(many) = LANES == 16 ? 4 : 3, NAME(keys) = 4 };
 
-/* An operand of several products. Without it each of them loads it again, and loads take longer than products. */
+/* An operand of the products of some rows. */
 INLINE vec NAME(shared)(vec x, const int num_rows) {
-#if defined(__x86_64__) && LANES > 4
-    if (num_rows > 1) __asm__("" : "+v"(x));
-#endif
-    (void)num_rows;
+    if (num_rows > 1) IN_REGISTER(x);
     return x;
 }
 
@@ -46,8 +43,7 @@ INLINE void NAME(dot_block)(
         }
     }
     float lanes[NAME(many) * NAME(keys) + LANES];
-    for (int i = 0; i < count; i += LANES)
-        NAME(store)(lanes + i, NAME(sums)(products + i, count - i < LANES ? count - i : LANES));
+    NAME(store_sums)(lanes, products, count);
     for (int r = 0; r < num_rows; r++)
         memcpy(scores + r * TILE_LEN, lanes + r * num_keys, num_keys * sizeof(float));
 }

@@ -90,9 +90,9 @@ int penstock_has_amx(void) {
 
 /* Columns of a share of a call. Rows that are copied are copied for each share; every thread shall have several. */
 static int share_of(const Linear *call) {
-    if (call->num_rows <= TILE_ROWS) return SHARE;
-    const int are_enough = call->num_columns >= 3 * LARGEST_SHARE * call->num_threads;
-    return call->len > TILE_INPUTS && are_enough ? LARGEST_SHARE : LARGE_SHARE;
+    const int64_t each = call->num_columns / call->num_threads;
+    if (call->num_rows <= TILE_ROWS || each < 4 * LARGE_SHARE) return SHARE;
+    return call->len > TILE_INPUTS && each >= 3 * LARGEST_SHARE ? LARGEST_SHARE : LARGE_SHARE;
 }
 
 /* The part of which this is a share; the number of the share becomes its number within the part. */

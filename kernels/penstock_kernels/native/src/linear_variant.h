@@ -155,11 +155,10 @@ INLINE void NAME(multiply_tile_rows)(
         for (int i = 0; i < count; i++) NAME(store)(sums + i * LANES, products[i]);
         return;
     }
-    for (int r = 0; r < num_rows; r++) {
-        float lanes[LANES];
-        NAME(store)(lanes, NAME(sums)(products + r * num_columns, num_columns));
-        NAME(write)(call, row + r, inputs->part->first + column, lanes, num_columns, dtype);
-    }
+    float lanes[16];
+    NAME(store_sums)(lanes, products, count);
+    for (int r = 0; r < num_rows; r++)
+        NAME(write)(call, row + r, inputs->part->first + column, lanes + r * num_columns, num_columns, dtype);
 }
 
 /* Some inputs of some columns by all rows: the columns lie in the first cache, where 16-bit floats became wider ones, once
@@ -253,7 +252,7 @@ INLINE void NAME(add_column)(
     for (int64_t d = 0; d < count; d += LANES) {
         if (d % 32 == 0) __builtin_prefetch(ahead + d);
         vec numbers = NAME(weights)(weight, d, BFLOAT16);
-        __asm__("" : "+v"(numbers)); /* as in `add_rows` */
+        IN_REGISTER(numbers);
         for (int r = 0; r < num_rows; r++)
             products[r] = NAME(add_products)(products[r], NAME(load)(x + r * call->len + d), numbers);
     }

@@ -9,6 +9,18 @@
    the upper halves of its registers aside at every call, which takes 100 ns on some. */
 #define EVERYWHERE static inline __attribute__((always_inline))
 
+/* Keeps a vector in a register. Else the compiler loads an operand of several products again for each of them, and loads
+   take longer than products. */
+#ifndef IN_REGISTER
+#if defined(__x86_64__)
+#define IN_REGISTER(x) __asm__("" : "+v"(x))
+#elif defined(__aarch64__)
+#define IN_REGISTER(x) __asm__("" : "+w"(x))
+#else
+#define IN_REGISTER(x) (void)(x)
+#endif
+#endif
+
 /* Types of the tensors that are passed. */
 enum { FLOAT32 = 0, BFLOAT16 = 1 };
 

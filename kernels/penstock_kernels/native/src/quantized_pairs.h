@@ -191,7 +191,7 @@ INLINE void NAME(add_rows)(
             __m512i numbers[4];
             for (int c = 0; c < num_columns; c++) {
                 numbers[c] = _mm512_loadu_si512(from + c * 32);
-                __asm__("" : "+v"(numbers[c])); /* see tile_variant.h */
+                IN_REGISTER(numbers[c]);
             }
             for (int r = 0; r < num_rows; r++)
                 for (int c = 0; c < num_columns; c++)

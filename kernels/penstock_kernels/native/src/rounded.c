@@ -80,13 +80,6 @@ static void prepare_groups(const Quantized *call) {
     for (int64_t at = 0; at < call->len; at = block_end(call, at)) *group++ = (int32_t)group_of(call, at);
 }
 
-/* Else sums of products are added in pairs, for which all products have to be kept, and not in registers. */
-#if defined(__x86_64__)
-#define IN_ORDER(sum) __asm__("" : "+v"(sum))
-#else
-#define IN_ORDER(sum) (void)0
-#endif
-
 #define MORE_8 ",bmi2"
 #define MORE_512 ",bmi2,avx512vnni"
 #define VARIANT "rounded_variant.h"

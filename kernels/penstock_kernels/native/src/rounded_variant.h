@@ -336,7 +336,8 @@ INLINE __m256i NAME(even)(ivec codes) { return _mm256_srai_epi16(_mm256_slli_epi
 
 INLINE __m256i NAME(odd)(ivec codes) { return _mm256_srai_epi16((__m256i)codes, 8); }
 
-/* Products of a block with `num_rows` rows of numbers of 16 bits, added to the sums of each. */
+/* Products of a block with `num_rows` rows of numbers of 16 bits, added to the sums of each. These stay in registers, here and
+   below: else products are added in pairs, for which all of them have to be kept. */
 INLINE void NAME(multiply_wide)(
     const ivec *codes, const Block *block, int64_t stride, ivec *sums, const int num_rows
 ) {
@@ -346,9 +347,9 @@ INLINE void NAME(multiply_wide)(
             const __m256i first = _mm256_set1_epi32(of_row(block, 2 * r, stride)->x[w]);
             const __m256i second = _mm256_set1_epi32(of_row(block, 2 * r + 1, stride)->x[w]);
             sums[r] += (ivec)_mm256_madd_epi16(even, first);
-            IN_ORDER(sums[r]);
+            IN_REGISTER(sums[r]);
             sums[r] += (ivec)_mm256_madd_epi16(odd, second);
-            IN_ORDER(sums[r]);
+            IN_REGISTER(sums[r]);
         }
     }
 }
@@ -366,7 +367,7 @@ INLINE void NAME(multiply_digits)(
             for (int r = 0; r < num_rows; r++) {
                 const __m256i x = _mm256_set1_epi32(of_row(block, r, stride)->x[w]);
                 pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16((__m256i)codes[w], x));
-                IN_ORDER(pairs[r]);
+                IN_REGISTER(pairs[r]);
             }
         for (int r = 0; r < num_rows; r++) sums[r] += (ivec)_mm256_madd_epi16(pairs[r], _mm256_set1_epi16(1));
         return;
@@ -377,7 +378,7 @@ INLINE void NAME(multiply_digits)(
     for (int w = 0; w < WORDS; w++)
         for (int r = 0; r < num_rows; r++) {
             sums[r] = NAME(dot)(sums[r], codes[w], of_row(block, r, stride)->x[w] - (ivec){0});
-            IN_ORDER(sums[r]);
+            IN_REGISTER(sums[r]);
         }
 }
 

@@ -39,9 +39,7 @@ INLINE void NAME(add_tile)(
         for (int r = 0; r < num_rows; r++) numbers[r] = NAME(row)(x, r * x_stride + at);
         for (int c = 0; c < num_columns; c++) {
             NAME(operand) weight = NAME(weights)(tile, at * num_columns + c * NAME(step), FLOAT32);
-#if defined(__x86_64__)
-            __asm__("" : "+v"(weight)); /* else every product loads it again, and loads take longer than products */
-#endif
+            IN_REGISTER(weight);
             for (int r = 0; r < num_rows; r++)
                 products[r * num_columns + c] = NAME(add_products)(products[r * num_columns + c], numbers[r], weight);
         }

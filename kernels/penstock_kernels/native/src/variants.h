@@ -43,12 +43,15 @@
 #ifndef MORE_512
 #define MORE_512 ""
 #endif
+#ifndef TARGET_512 /* the tests have one that other processors have, too */
+#define TARGET_512(more) __attribute__((target(AVX512 more)))
+#endif
 #define AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prefer-vector-width=512" MORE_512
 
 #define LANES 16
 #define ROWS 4
 #define HALVES HALVES_OF_16
-#define TARGET __attribute__((target(AVX512)))
+#define TARGET TARGET_512("")
 #define NAME(x) x##_16
 #include "vector.h"
 #include VARIANT
@@ -60,7 +63,7 @@
 #define LANES 16
 #define ROWS 4
 #define HALVES HALVES_OF_16
-#define TARGET __attribute__((target(AVX512 ",avx512bf16")))
+#define TARGET TARGET_512(",avx512bf16")
 #define NAME(x) x##_pairs
 #include "vector.h"
 #include VARIANT

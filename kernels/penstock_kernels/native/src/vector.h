@@ -70,6 +70,14 @@ INLINE vec NAME(fours)(const vec *x, int count, int i) {
 
 /* Lane i: the sum of the lanes of x[i], of up to LANES vectors. Each is summed by halves, whatever the other lanes hold. */
 INLINE vec NAME(sums)(const vec *x, int count) {
+#if LANES == 8
+    if (count <= 4) { /* in half as many steps */
+        const vec even = FOLD(x[0], x[count > 2 ? 2 : 0], 8);
+        const vec odd = count > 1 ? FOLD(x[1], x[count > 3 ? 3 : 1], 8) : even;
+        const vec pairs = FOLD(even, odd, 4), found = FOLD(pairs, pairs, 2);
+        return __builtin_shuffle(found, (ivec){0, 1, 4, 5, 0, 1, 4, 5});
+    }
+#endif
     const vec first = NAME(fours)(x, count, 0);
     const vec second = count > 1 ? NAME(fours)(x, count, 1) : first;
     const vec third = count > 2 ? NAME(fours)(x, count, 2) : first;
@@ -79,6 +87,12 @@ INLINE vec NAME(sums)(const vec *x, int count) {
 }
 
 INLINE float NAME(sum)(vec x) { return NAME(sums)(&x, 1)[0]; }
+
+/* The same sums of any number of vectors, in memory for whole vectors of them. */
+INLINE void NAME(store_sums)(float *to, const vec *x, const int count) {
+    for (int i = 0; i < count; i += LANES)
+        NAME(store)(to + i, NAME(sums)(x + i, count - i < LANES ? count - i : LANES));
+}
 
 /* Lane i of the first `size / 2`: lane i + size / 2. */
 #define FLIP(x, size) __builtin_shuffle(x, x, HALVES(size, (size) / 2))
