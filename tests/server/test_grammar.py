@@ -413,7 +413,14 @@ def replayed(folder: Any, threads: GrammarThreads, num_tokens: int) -> Constrain
     return ConstrainedSlot(partial(matchers.build, AMBIGUOUS), 10, threads, generated=[x] * num_tokens)
 
 
+@pytest.fixture
+def usual_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work apart gets its share of a busy machine, too: with the lowest priority, seconds of it may take minutes."""
+    monkeypatch.setattr(low_priority, "_set_lowest", lambda thread_id: None)
+
+
 @needs_linux
+@pytest.mark.usefixtures("usual_priority")
 def test_tokens_from_before_are_taken_in_apart_once_one_took_long(
     folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +443,7 @@ def test_tokens_from_before_are_taken_in_apart_once_one_took_long(
     assert torch.equal(slot.bits, masks[0])
 
 
+@pytest.mark.usefixtures("usual_priority")
 def test_tokens_from_before_have_the_time_of_all_tokens_together(
     folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +454,7 @@ def test_tokens_from_before_have_the_time_of_all_tokens_together(
 
 
 @needs_linux
+@pytest.mark.usefixtures("usual_priority")
 def test_work_apart_leaves_the_interpreter_to_others(folder: Any) -> None:
     """On the caller's thread llguidance holds the interpreter's lock while it takes a token in."""
     [x] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("x").ids
