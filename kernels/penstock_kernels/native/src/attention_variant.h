@@ -17,7 +17,8 @@ INLINE void NAME(fetch_values)(int from, int until, const Tile *next) {
     NAME(fetch)(next->values, from, until, next, next->value_bytes);
 }
 
-/* Rows that are computed together where there are many: their sums with KEYS keys fill the registers. */
+/* Rows that are computed together where there are many: their sums with so many keys, or vectors of values, fill the
+   registers. */
 enum { NAME(many) = LANES == 16 ? 4 : 3, NAME(keys) = 4 };
 
 /* An operand of the products of some rows. */
