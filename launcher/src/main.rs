@@ -9,6 +9,7 @@ mod flags_page;
 mod fleet;
 mod hardware;
 mod last_error;
+mod layout;
 mod nodes;
 mod parent_pipe;
 mod places;
@@ -199,7 +200,8 @@ async fn serve(serving: Serving<'_>, signals: &mut Signals) -> anyhow::Result<En
     reporter.set_replicas(plan.groups.len());
     let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
     let limit = args.process.restart_limit();
-    let (supervisor, first) = Supervisor::start(plan.size(), nodes.is_none(), timeouts, limit);
+    let elsewhere = nodes.as_ref().map(NodeSettings::elsewhere).unwrap_or_default();
+    let (supervisor, first) = Supervisor::start(plan.size(), &elsewhere, timeouts, limit);
     let addresses = Addresses::new(&plan.run_dir);
     let (processes, events) = processes_of(plan, args, console);
     let hub = match nodes {

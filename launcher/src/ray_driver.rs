@@ -63,7 +63,8 @@ fn flags(args: &Args, given: &[String]) -> anyhow::Result<Vec<String>> {
     let num_shards = asked.map(|of_stage| of_stage * stages_here(args));
     let secret = args.router.replicas.replica_secret_file.as_ref();
     let set = [
-        ("num-nodes", Some(nodes.nnodes.to_string())),
+        ("num-nodes", Some(args.layout().num_nodes.to_string())),
+        ("num-replicas", Some(shards.num_replicas.to_string())),
         ("num-shard", num_shards.map(|count| count.to_string())),
         ("device", Some(name_of(&shards.device))),
         ("master-port", Some(nodes.master_port.to_string())),

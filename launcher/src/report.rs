@@ -81,6 +81,13 @@ impl Reporter {
         }
     }
 
+    fn awaiting(&self, group: usize) -> String {
+        match self.num_replicas {
+            1 => "Waiting until all nodes are there (--nnodes)".to_owned(),
+            _ => format!("Waiting until all nodes of replica {group} are there (--nnodes)"),
+        }
+    }
+
     /// Prints the end of a stage and its duration, and starts the next stage.
     pub fn stage(&mut self, text: &str) {
         let seconds = self.stage.elapsed().as_secs_f32();
@@ -114,7 +121,7 @@ impl Reporter {
                 let shards = self.shards_of(*group, fleet);
                 self.console.say(&format!("Ended {shards}, which was removed"));
             }
-            Report::AwaitingNodes => self.console.say("Waiting until all nodes are there (--nnodes)"),
+            Report::AwaitingNodes(group) => self.console.say(&self.awaiting(*group)),
             Report::NodesMissing => self.fail(
                 "not all nodes of --nnodes joined in time; --startup-timeout allows more; so everything stops",
             ),

@@ -177,9 +177,9 @@ impl Runner {
     fn apply(&mut self, action: Action) -> Option<Ending> {
         match action {
             Action::Start(id) => self.start(id),
-            Action::Terminate(id) => self.signal(id, Process::terminate, |rank| Order::Terminate { rank }),
+            Action::Terminate(id) => self.signal(id, Process::terminate, |shard| Order::Terminate { shard }),
             Action::AbortRequests => self.processes.each(ProcessId::Router, Process::abort_requests),
-            Action::Kill(id) => self.signal(id, Process::kill, |rank| Order::Kill { rank }),
+            Action::Kill(id) => self.signal(id, Process::kill, |shard| Order::Kill { shard }),
             Action::ClosePort => self.ports.close(),
             Action::SetTimer(timer, after) => drop(self.timers.insert(timer, deadline_in(after))),
             Action::ClearTimer(timer) => drop(self.timers.remove(&timer)),
@@ -198,26 +198,26 @@ impl Runner {
         let next = self.next_starts.entry(id).or_default();
         let options = *next;
         next.num_restarts += 1;
-        if let (ProcessId::Shard { rank: 0, .. }, Some(hub)) = (id, &self.hub) {
-            hub.begin(options);
+        let ProcessId::Shard { group, rank } = id else {
+            return self.processes.start_router(options, self.ports.share_listener());
+        };
+        let Some(hub) = &self.hub else { return self.processes.start_shard(id, options, Vec::new()) };
+        if rank == 0 {
+            hub.begin(group, options);
         }
-        match (id, &self.hub) {
-            (ProcessId::Router, _) => self.processes.start_router(options, self.ports.share_listener()),
-            (ProcessId::Shard { .. }, None) => self.processes.start_shard(id, options, Vec::new()),
-            (ProcessId::Shard { rank, .. }, Some(hub)) if hub.is_here(rank) => {
-                self.processes.start_shard(id, options, hub.flags(options));
-            }
-            (ProcessId::Shard { rank, .. }, Some(hub)) => hub.start(rank, options),
+        match hub.elsewhere(group, rank) {
+            Some(shard) => hub.start(shard, options),
+            None => self.processes.start_shard(id, options, hub.flags(group, rank, options)),
         }
     }
 
     /// Does one to a process of this machine, or has another machine do the other.
     fn signal(&self, id: ProcessId, here: fn(&Process), elsewhere: fn(usize) -> Order) {
-        match (id, &self.hub) {
-            (ProcessId::Shard { rank, .. }, Some(hub)) if !hub.is_here(rank) => {
-                hub.order(rank, elsewhere(rank))
-            }
-            _ => self.processes.each(id, here),
+        let ProcessId::Shard { group, rank } = id else { return self.processes.each(id, here) };
+        let away = self.hub.as_ref().and_then(|hub| Some((hub, hub.elsewhere(group, rank)?)));
+        match away {
+            Some((hub, shard)) => hub.order(shard, elsewhere(shard)),
+            None => self.processes.each(id, here),
         }
     }
 

@@ -26,17 +26,20 @@ LET_GO_S = 4.0 * SLACK
 
 
 class Cluster:
-    """Two machines and the launchers on them."""
+    """Machines and the launchers on them: one on each, or as many on each."""
 
-    def __init__(self, hosts: list[Host], folder: Path, model: Path, *more: str) -> None:
-        self.hosts = hosts
+    def __init__(
+        self, hosts: list[Host], folder: Path, model: Path, *more: str, num_nodes: int = 2, port: int = PORT
+    ) -> None:
+        self.hosts = [hosts[node * len(hosts) // num_nodes] for node in range(num_nodes)]
         self._folder = folder
+        self._port = port
         self._secret = folder / "secret"
         self._secret.write_text("a-secret-of-this-test\n")
         self._model = model
         self._more = more
         self._num_launched = 0
-        self.nodes = [self._launch(0), self._launch(1)]
+        self.nodes = [self._launch(node) for node in range(num_nodes)]
         self.server.wait_until_serving()
 
     @property
@@ -45,9 +48,13 @@ class Cluster:
         return self.nodes[0]
 
     def flags(self, node: int, secret: Path | None = None) -> list[str]:
-        place = [f"--node-rank={node}", f"--master-addr={self.hosts[0].address}", f"--master-port={PORT}"]
+        place = [
+            f"--node-rank={node}",
+            f"--master-addr={self.hosts[0].address}",
+            f"--master-port={self._port}",
+        ]
         return [
-            *("--nnodes=2", *place, f"--replica-secret-file={secret or self._secret}"),
+            *(f"--nnodes={len(self.hosts)}", *place, f"--replica-secret-file={secret or self._secret}"),
             *(f"--hostname={self.hosts[node].address}", f"--model-id={self._model}", "--dtype=float32"),
             *(f"--max-concurrent-requests={MAX_CONCURRENT}", "--max-restarts=1000", "--max-replays=1000"),
             # Where it is looked for at the first launcher of node 0.

@@ -3,6 +3,7 @@
 Driver and router run on the machine of the head, the ranks on two of three others.
 """
 
+import json
 import os
 import re
 import signal
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from e2e import faults
-from e2e.clients import Load, make_body
+from e2e.clients import COMPLETE, Load, make_body
 from e2e.faults import MAX_CONCURRENT
-from e2e.hosts import can_be_made, network
+from e2e.hosts import Host, can_be_made, network
 from e2e.launched import Launched, arguments, wait_until
 from e2e.oracle import SLACK, Oracle, oracle_of_two_shards
 from e2e.ray_cluster import RayCluster, site_packages
@@ -156,11 +157,34 @@ def test_a_signal_drains_and_leaves_nothing(cluster: RayCluster, server: Launche
     wait_until(lambda: cluster.left() == [], GONE_S)
 
 
-def test_a_driver_that_is_killed_leaves_nothing(cluster: RayCluster, model: Path, tmp_path: Path) -> None:
-    with _launch(cluster, tmp_path, model, "--nnodes=1") as launched:
+def _machine_of(cluster: RayCluster, server: Launched, node: int) -> Host:
+    address = re.findall(rf"Node {node} has joined from (\S+)", server.stderr)[-1]
+    [host] = [host for host in cluster.hosts if host.address == address]
+    return host
+
+
+def _ready(server: Launched) -> list[bool]:
+    return [replica["ready"] for replica in json.loads(server.get("/stats")[1])["replicas"]]
+
+
+def test_replicas_are_placed_and_lost_apart_and_a_driver_that_is_killed_leaves_nothing(
+    cluster: RayCluster, model: Path, tmp_path: Path
+) -> None:
+    with _launch(cluster, tmp_path, model, "--nnodes=1", "--num-replicas=2") as launched:
         launched.wait_until_serving(START_S)
-        body = {"inputs": "x", "parameters": {"max_new_tokens": 3}}
-        assert launched.post("/generate", body)[0] == 200, "one machine beside that of the command is enough"
+        wait_until(lambda: _ready(launched) == [True, True], START_S)
+        lost = _machine_of(cluster, launched, 2)
+        with faults.held_load(launched, BODIES) as load:
+            lost.kill()
+            wait_until(lambda: _ready(launched) == [True, False], GONE_S)
+            assert faults.is_ready(launched), "the other one serves"
+        records = load.finish()
+        assert [record.ends for record in records] == [[COMPLETE]] * len(BODIES)
+        # What the streams that were moved have is what each replica gives for them.
+        again = Load(launched, BODIES).finish()
+        assert [record.tokens for record in again] == [record.tokens for record in records]
+        cluster.start_workers([lost])
+        wait_until(lambda: _ready(launched) == [True, True], START_S)
         launched.process.kill()
         started = time.monotonic()
         wait_until(lambda: cluster.left() == [], GONE_S)
@@ -191,7 +215,7 @@ def test_a_model_that_is_nowhere_ends_all(cluster: RayCluster, tmp_path: Path) -
     ("flags", "reason"),
     [
         (["--executor=ray"], "--executor ray needs Ray, which is not installed: pip install 'penstock[ray]'"),
-        (["--executor=ray", "--num-replicas=2"], "--num-replicas 2 and --executor ray exclude each other"),
+        (["--executor=ray", "--num-replicas=2", "--nnodes=3"], "--num-replicas 2 and --nnodes 3 do not fit"),
         (["--executor=ray", "--node-rank=1"], "drop --node-rank"),
         (["--executor=ray", "--model=a=b"], "--executor cannot be used with --model"),
         (

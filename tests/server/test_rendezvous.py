@@ -28,6 +28,7 @@ pytestmark = pytest.mark.timeout(400)
 
 SECRET = "0123456789abcdef"
 START = 3
+GROUP = 1
 
 
 class Launcher:
@@ -79,7 +80,11 @@ class Launcher:
             if theirs["proof"] != proof("client"):
                 return
             hello = json.loads(lines.readline())
-            say({"welcome": None} if hello == {"rank": {"start": START}} else {"refused": "another start"})
+            say(
+                {"welcome": None}
+                if hello == {"rank": {"group": GROUP, "start": START}}
+                else {"refused": "another start"}
+            )
             for line in lines:
                 say({"value": self._answer(json.loads(line))})
 
@@ -103,7 +108,9 @@ def launcher() -> Iterator[Launcher]:
 def _store(
     launcher: Launcher, secret: str = SECRET, start: int = START, tls: MutualTls | None = None
 ) -> AbstractContextManager[LauncherStore]:
-    return closing(LauncherStore(Rendezvous("127.0.0.1", launcher.port, start, secret, tls), timeout_s=20))
+    return closing(
+        LauncherStore(Rendezvous("127.0.0.1", launcher.port, GROUP, start, secret, tls), timeout_s=20)
+    )
 
 
 def test_a_proof_is_what_launchers_compute() -> None:
@@ -163,7 +170,7 @@ def test_launcher_and_ranks_show_each_other_certificates_of_one_authority(tmp_pa
 
 def test_a_launcher_that_ends_is_noticed(launcher: Launcher) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    meeting = Rendezvous("127.0.0.1", listener.getsockname()[1], START, SECRET)
+    meeting = Rendezvous("127.0.0.1", listener.getsockname()[1], GROUP, START, SECRET)
     threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True).start()
     with listener, pytest.raises(RendezvousFailed, match="closed the connection"):
         LauncherStore(meeting, timeout_s=20)
@@ -188,7 +195,7 @@ def test_ranks_that_meet_at_a_launcher_give_the_tokens_of_one_machine(
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n")
     meeting = ("--rendezvous", f"tcp:127.0.0.1:{launcher.port}", "--secret-file", secret)
-    place = ("--group-start", START, "--ranks-per-node", per_node)
+    place = ("--group-number", GROUP, "--group-start", START, "--ranks-per-node", per_node)
     stages = ("--num-stages", num_stages)
     outputs = []
     for folder, flags in ((tmp_path / "here", ()), (tmp_path / "nodes", (*meeting, *place))):

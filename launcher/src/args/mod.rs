@@ -30,6 +30,7 @@ pub use process::ProcessArgs;
 pub use shards::ShardArgs;
 pub use task::{CheckArgs, DownloadArgs, Task};
 
+use crate::layout::Layout;
 use crate::tgi::TgiArgs;
 
 /// Serve a large language model over HTTP
@@ -93,6 +94,14 @@ impl Args {
         let speculation = &self.router.speculation;
         let heads = speculation.speculation.and_then(Speculation::heads);
         heads.filter(|_| speculation.max_drafts() > 0 && self.model.draft_model.is_none())
+    }
+
+    /// Where the replicas are.
+    pub fn layout(&self) -> Layout {
+        let (num_replicas, num_nodes) = (self.shards.num_replicas, self.nodes.num_with_shards());
+        // Ray finds room for each replica by itself.
+        let least = if self.executor.is_ray() { num_replicas } else { 1 };
+        Layout { num_replicas, num_nodes: num_nodes.max(least) }
     }
 
     /// The level of the launcher's own lines.

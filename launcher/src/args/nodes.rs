@@ -5,8 +5,8 @@ use clap::Args as ClapArgs;
 /// Which machines hold the model together.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct NodeArgs {
-    /// Machines that one model is split over, each with --num-shard shards; start the launcher on each, with the same
-    /// flags but for --node-rank. LWS_GROUP_SIZE says the same
+    /// Machines that one model is split over, each with --num-shard shards, or that its --num-replicas are on; start the
+    /// launcher on each, with the same flags but for --node-rank. LWS_GROUP_SIZE says the same
     #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub nnodes: u32,
 
@@ -19,7 +19,7 @@ pub struct NodeArgs {
     #[arg(long, env)]
     pub master_addr: Option<String>,
 
-    /// Port of machine 0 for the others; a shard of rank R listens on the port R + 1 behind it
+    /// Port of machine 0 for the others; the shard with the number R among all listens on the port R + 1 behind it
     // That of torchrun.
     #[arg(long, env, default_value_t = 29500, value_parser = clap::value_parser!(u16).range(1..))]
     pub master_port: u16,

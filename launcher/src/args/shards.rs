@@ -8,8 +8,8 @@ use super::choices::{AllReduce, AttentionBackend, CpuActivations, Device, Endpoi
 /// How it is computed.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct ShardArgs {
-    /// Replicas of the model on this machine, each of --num-shard shards; a request goes to the one that has most of its
-    /// prompt in its cache, or least to do
+    /// Replicas of the model, each of --num-shard shards; with --nnodes those of all machines. A request goes to the one that
+    /// has most of its prompt in its cache, or least to do
     #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub num_replicas: u32,
 

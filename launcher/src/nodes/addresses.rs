@@ -15,14 +15,14 @@ impl Addresses {
         Self { folder: run_dir.to_owned() }
     }
 
-    /// The file that says where this rank is.
-    pub fn file(&self, rank: usize) -> PathBuf {
-        self.folder.join(format!("shard-{rank}.address"))
+    /// The file that says where the shard with this number is.
+    pub fn file(&self, shard: usize) -> PathBuf {
+        self.folder.join(format!("shard-{shard}.address"))
     }
 
-    /// Says where this rank is: whole or not at all.
-    pub fn write(&self, rank: usize, socket: &str) -> std::io::Result<()> {
-        let file = self.file(rank);
+    /// Says where this shard is: whole or not at all.
+    pub fn write(&self, shard: usize, socket: &str) -> std::io::Result<()> {
+        let file = self.file(shard);
         let new = file.with_extension("new");
         std::fs::write(&new, socket)?;
         std::fs::rename(&new, &file)

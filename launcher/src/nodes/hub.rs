@@ -57,11 +57,18 @@ struct Shared {
     /// Where the router looks for their shards.
     addresses: Addresses,
     roster: Mutex<Roster>,
-    /// Where the ranks of this start of the group find each other.
+    /// Where the ranks of each group find each other.
+    meetings: Vec<Meeting>,
+    strangers: Arc<Semaphore>,
+}
+
+/// Where the ranks of one group find each other.
+#[derive(Default)]
+struct Meeting {
+    /// What those of this start told each other.
     store: Mutex<Store>,
     /// The number of this start.
     start: watch::Sender<Option<u32>>,
-    strangers: Arc<Semaphore>,
 }
 
 impl Hub {
@@ -77,12 +84,11 @@ impl Hub {
             bind(&settings).await.map_err(|reason| ListenError { master, port, reason })?;
         let shared = Arc::new(Shared {
             roster: Mutex::new(Roster::new(settings.clone())),
+            meetings: (0..settings.layout.num_replicas).map(|_| Meeting::default()).collect(),
             settings,
             console,
             events,
             addresses,
-            store: Mutex::default(),
-            start: watch::Sender::new(None),
             strangers: Arc::new(Semaphore::new(MAX_STRANGERS)),
         });
         let mut listening = JoinSet::new();
@@ -90,31 +96,34 @@ impl Hub {
         Ok(Self { shared, address, _listening: listening })
     }
 
-    /// Whether this machine has the rank.
-    pub fn is_here(&self, rank: usize) -> bool {
-        self.shared.settings.node_of(rank) == 0
+    /// The number of a shard, if it is on another machine.
+    pub fn elsewhere(&self, group: usize, rank: usize) -> Option<usize> {
+        let shard = self.shared.settings.number(group, rank);
+        (self.shared.settings.node_of(shard) > 0).then_some(shard)
     }
 
     /// The flags of a shard of this machine.
-    pub fn flags(&self, options: StartOptions) -> Vec<String> {
-        self.shared.settings.meeting_flags(self.address, options.num_restarts)
+    pub fn flags(&self, group: usize, rank: usize, options: StartOptions) -> Vec<String> {
+        let settings = &self.shared.settings;
+        settings.flags(settings.number(group, rank), self.address, self.address, options.num_restarts)
     }
 
-    /// The group is started again: what ranks of another start say is of no use.
-    pub fn begin(&self, options: StartOptions) {
-        *lock(&self.shared.store) = Store::default();
-        self.shared.start.send_replace(Some(options.num_restarts));
+    /// A group is started again: what ranks of another start say is of no use.
+    pub fn begin(&self, group: usize, options: StartOptions) {
+        let meeting = &self.shared.meetings[group];
+        *lock(&meeting.store) = Store::default();
+        meeting.start.send_replace(Some(options.num_restarts));
     }
 
     /// Has a shard of another machine started.
-    pub fn start(&self, rank: usize, options: StartOptions) {
-        let lost = lock(&self.shared.roster).start(rank, options);
+    pub fn start(&self, shard: usize, options: StartOptions) {
+        let lost = lock(&self.shared.roster).start(shard, options);
         self.shared.tell(lost);
     }
 
     /// Sends an order about a shard of another machine, whose end follows, if only because the machine is lost.
-    pub fn order(&self, rank: usize, order: Order) {
-        lock(&self.shared.roster).order(rank, order);
+    pub fn order(&self, shard: usize, order: Order) {
+        lock(&self.shared.roster).order(shard, order);
     }
 
     /// Has the other nodes end, too.
@@ -135,11 +144,11 @@ impl Hub {
 
 impl Shared {
     /// The router finds the shards of a node before anybody starts them.
-    fn join(&self, joining: &Joining, orders: UnboundedSender<Order>) -> Result<Option<Event>, String> {
+    fn join(&self, joining: &Joining, orders: UnboundedSender<Order>) -> Result<Vec<Event>, String> {
         let mut roster = lock(&self.roster);
         roster.check(joining)?;
-        for (rank, socket) in roster.sockets(joining) {
-            let written = self.addresses.write(rank, &socket);
+        for (shard, socket) in roster.sockets(joining) {
+            let written = self.addresses.write(shard, &socket);
             written.map_err(|error| format!("its address cannot be written: {error}"))?;
         }
         roster.join(joining, orders)
@@ -188,7 +197,7 @@ async fn serve(stream: TcpStream, turn: OwnedSemaphorePermit, shared: Arc<Shared
     drop(turn);
     let served = match met {
         Ok((channel, Hello::Node(joining))) => serve_node(channel, joining, &shared).await,
-        Ok((channel, Hello::Rank { start })) => serve_rank(channel, start, &shared).await,
+        Ok((channel, Hello::Rank { group, start })) => serve_rank(channel, group, start, &shared).await,
         Err(broken) => Err(broken),
     };
     if let Err(broken) = served {
@@ -232,10 +241,13 @@ async fn serve_node(mut channel: Channel, joining: Joining, shared: &Shared) -> 
 }
 
 /// Until the shard ends, or the group is started again.
-async fn serve_rank(mut channel: Channel, start: u32, shared: &Shared) -> Result<(), Broken> {
-    let mut current = shared.start.subscribe();
+async fn serve_rank(mut channel: Channel, group: usize, start: u32, shared: &Shared) -> Result<(), Broken> {
+    let Some(meeting) = shared.meetings.get(group) else {
+        return channel.speaker.say(&Answer::Refused(format!("there is no group {group}"))).await;
+    };
+    let mut current = meeting.start.subscribe();
     if *current.borrow_and_update() != Some(start) {
-        let why = format!("start {start} of the group is not the current one");
+        let why = format!("start {start} of group {group} is not the current one");
         return channel.speaker.say(&Answer::Refused(why)).await;
     }
     channel.speaker.say(&Answer::Welcome(())).await?;
@@ -246,7 +258,7 @@ async fn serve_rank(mut channel: Channel, start: u32, shared: &Shared) -> Result
         };
         match request {
             Ok(request) => {
-                let answer = lock(&shared.store).answer(request);
+                let answer = lock(&meeting.store).answer(request);
                 channel.speaker.say(&answer).await?;
             }
             Err(Broken::Closed | Broken::Failed(_)) => return Ok(()),

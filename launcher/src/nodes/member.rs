@@ -13,7 +13,6 @@ use super::link::{SILENCE, carry};
 use super::messages::{Answer, Hello, Joining, News, Order};
 use super::settings::NodeSettings;
 use crate::console::Console;
-use crate::plan::StartOptions;
 use crate::process::Process;
 use crate::processes::Processes;
 use crate::runner::StopSignals;
@@ -110,11 +109,12 @@ impl Member {
     }
 
     async fn try_to_join(&self) -> Result<(Channel, Addresses), Broken> {
-        let NodeSettings { node, num_shards, port, secret, tls, .. } = &self.settings;
+        let NodeSettings { node, num_shards, layout, port, secret, tls, .. } = &self.settings;
         let master = self.settings.find_master().await?;
         let (mut channel, own) = Channel::connect((master, *port), secret, tls.as_ref()).await?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let joining = Joining { node: *node, version, num_shards: *num_shards, address: own };
+        let (num_shards, num_replicas) = (*num_shards, layout.num_replicas);
+        let joining = Joining { node: *node, version, num_shards, num_replicas, address: own };
         channel.speaker.say(&Hello::Node(joining)).await?;
         match in_time(SILENCE, channel.listener.hear()).await? {
             Answer::Welcome(()) => Ok((channel, Addresses { master, own })),
@@ -151,38 +151,32 @@ impl Member {
     }
 
     fn obey(&mut self, order: Order, addresses: Addresses) -> Option<Ending> {
-        let shard = |rank| ProcessId::Shard { group: 0, rank };
+        let id = |shard| self.settings.shard(shard);
         match order {
-            Order::Start { rank, options } => {
-                self.processes.start_shard(shard(rank), options, self.flags(rank, options, addresses));
+            Order::Start { shard, options } => {
+                let Addresses { own, master } = addresses;
+                let flags = self.settings.flags(shard, own, master, options.num_restarts);
+                self.processes.start_shard(id(shard), options, flags);
             }
-            Order::Terminate { rank } => self.processes.each(shard(rank), Process::terminate),
-            Order::Kill { rank } => self.processes.each(shard(rank), Process::kill),
+            Order::Terminate { shard } => self.processes.each(id(shard), Process::terminate),
+            Order::Kill { shard } => self.processes.each(id(shard), Process::kill),
             Order::End(ending) => return Some(ending),
         }
         None
     }
 
-    fn flags(&self, rank: usize, options: StartOptions, addresses: Addresses) -> Vec<String> {
-        let mut flags = self.settings.meeting_flags(addresses.master, options.num_restarts);
-        flags.push(format!("--listen=tcp:{}", self.settings.socket(rank, addresses.own)));
-        flags
-    }
-
     /// Of a process that has ended nothing but its end is told.
     fn report(&mut self, event: Event, tell: &UnboundedSender<News>) {
-        let news = match event {
-            Event::Exited(ProcessId::Shard { rank, .. }, exit) => {
-                self.processes.remove(ProcessId::Shard { group: 0, rank });
-                News::Exited { rank, exit }
+        let (Event::Exited(id, _) | Event::Ready(id) | Event::Hung(id, _)) = event else { return };
+        let ProcessId::Shard { group, rank } = id else { return };
+        let shard = self.settings.number(group, rank);
+        let news = match (event, self.processes.get(id)) {
+            (Event::Exited(_, exit), _) => {
+                self.processes.remove(id);
+                News::Exited { shard, exit }
             }
-            Event::Ready(id @ ProcessId::Shard { rank, .. }) => match self.processes.get(id) {
-                Some(process) => News::Ready { rank, cache: *process.cache.borrow() },
-                None => return,
-            },
-            Event::Hung(id @ ProcessId::Shard { rank, .. }, reason) if self.processes.get(id).is_some() => {
-                News::Hung { rank, reason }
-            }
+            (Event::Ready(_), Some(process)) => News::Ready { shard, cache: *process.cache.borrow() },
+            (Event::Hung(_, reason), Some(_)) => News::Hung { shard, reason },
             _ => return,
         };
         let _ = tell.send(news);

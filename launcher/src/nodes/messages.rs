@@ -14,8 +14,10 @@ use crate::supervisor::{Ending, Exit};
 pub enum Hello {
     /// The launcher of another node: it is given orders.
     Node(Joining),
-    /// A shard: it meets the others of this start of the group.
+    /// A shard: it meets the others of this start of a group.
     Rank {
+        /// The number of the group.
+        group: usize,
         /// The number of the start.
         start: u32,
     },
@@ -28,8 +30,10 @@ pub struct Joining {
     pub node: u32,
     /// Of its launcher.
     pub version: String,
-    /// How many shards it has.
+    /// How many shards of each group it has.
     pub num_shards: u32,
+    /// Groups on all machines.
+    pub num_replicas: u32,
     /// Where its shards listen.
     pub address: Ipv4Addr,
 }
@@ -48,22 +52,22 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Start the shard of this rank.
+    /// Start this shard.
     Start {
-        /// Of all nodes.
-        rank: usize,
+        /// Its number among all.
+        shard: usize,
         /// Those of this start.
         options: StartOptions,
     },
     /// Ask it to end.
     Terminate {
-        /// Of all nodes.
-        rank: usize,
+        /// Its number among all.
+        shard: usize,
     },
     /// Kill it.
     Kill {
-        /// Of all nodes.
-        rank: usize,
+        /// Its number among all.
+        shard: usize,
     },
     /// The server has ended, in this way: end, too.
     End(Ending),
@@ -75,22 +79,22 @@ pub enum Order {
 pub enum News {
     /// A shard is ready.
     Ready {
-        /// Of all nodes.
-        rank: usize,
+        /// Its number among all.
+        shard: usize,
         /// The size of its cache, if it told.
         cache: Option<CacheSize>,
     },
     /// It has ended.
     Exited {
-        /// Of all nodes.
-        rank: usize,
+        /// Its number among all.
+        shard: usize,
         /// How.
         exit: Exit,
     },
     /// It makes no progress.
     Hung {
-        /// Of all nodes.
-        rank: usize,
+        /// Its number among all.
+        shard: usize,
         /// Why it is thought so.
         reason: String,
     },

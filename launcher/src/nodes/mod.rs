@@ -1,4 +1,4 @@
-//! One group of shards on several machines, called nodes. The launcher of node 0 has the supervisor and the router. It tells
+//! Groups of shards on several machines, called nodes. The launcher of node 0 has the supervisor and the router. It tells
 //! the launchers of the others which shards to start and to end (`hub`, `roster`), and they tell it what becomes of these
 //! (`member`). A node that is silent is lost: its shards count as ended here, and it ends them there.
 //!

@@ -7,16 +7,16 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::messages::{Joining, News, Order};
 use super::settings::NodeSettings;
 use crate::plan::{CacheSize, StartOptions};
-use crate::supervisor::{Event, Exit, ProcessId};
+use crate::supervisor::{Event, Exit};
 
 /// The other nodes, as node 0 knows them.
 pub struct Roster {
     settings: NodeSettings,
     /// Those that are there, and where their orders go.
     members: BTreeMap<u32, UnboundedSender<Order>>,
-    /// Their ranks that were started and have not ended.
+    /// Their shards that were started and have not ended.
     running: BTreeSet<usize>,
-    /// Sizes of the caches of their ranks.
+    /// Sizes of the caches of their shards.
     caches: BTreeMap<usize, CacheSize>,
 }
 
@@ -26,29 +26,30 @@ impl Roster {
         Self { settings, members: BTreeMap::new(), running: BTreeSet::new(), caches: BTreeMap::new() }
     }
 
-    /// A node joins; or why it may not.
-    pub fn join(
-        &mut self,
-        joining: &Joining,
-        orders: UnboundedSender<Order>,
-    ) -> Result<Option<Event>, String> {
+    /// A node joins; or why it may not. The groups that are complete by that.
+    pub fn join(&mut self, joining: &Joining, orders: UnboundedSender<Order>) -> Result<Vec<Event>, String> {
         self.check(joining)?;
         self.members.insert(joining.node, orders);
-        let is_complete = self.members.len() + 1 == self.settings.num_nodes as usize;
-        Ok(is_complete.then_some(Event::NodesComplete))
+        let groups = self.settings.groups_of(joining.node);
+        Ok(groups.filter(|group| self.is_complete(*group)).map(Event::NodesComplete).collect())
     }
 
-    /// Where the router reaches the shards of a node that joins, by rank.
+    fn is_complete(&self, group: usize) -> bool {
+        self.settings.nodes_of(group).all(|node| node == 0 || self.members.contains_key(&node))
+    }
+
+    /// Where the router reaches the shards of a node that joins, by their numbers.
     pub fn sockets(&self, joining: &Joining) -> Vec<(usize, String)> {
-        let ranks = self.settings.ranks_of(joining.node);
-        ranks.map(|rank| (rank, self.settings.socket(rank, joining.address))).collect()
+        let shards = self.settings.shards_of(joining.node);
+        shards.map(|shard| (shard, self.settings.socket(shard, joining.address))).collect()
     }
 
     /// Why a node may not join.
     pub fn check(&self, joining: &Joining) -> Result<(), String> {
-        let Joining { node, version, num_shards, .. } = joining;
+        let Joining { node, version, num_shards, num_replicas, .. } = joining;
         let own = env!("CARGO_PKG_VERSION");
         let (num_nodes, shards) = (self.settings.num_nodes, self.settings.num_shards);
+        let replicas = self.settings.layout.num_replicas;
         if !(1..num_nodes).contains(node) {
             return Err(format!(
                 "--node-rank {node} is not between 1 and {}, as --nnodes is {num_nodes}",
@@ -57,6 +58,9 @@ impl Roster {
         }
         if version != own {
             return Err(format!("its version is {version}, and that of node 0 is {own}"));
+        }
+        if *num_replicas != replicas {
+            return Err(format!("its --num-replicas is {num_replicas}, and that of node 0 is {replicas}"));
         }
         if *num_shards != shards {
             return Err(format!("it has {num_shards} shards, and node 0 has {shards} (--num-shard)"));
@@ -72,29 +76,36 @@ impl Roster {
         if self.members.remove(&node).is_none() {
             return Vec::new();
         }
-        let mut events = vec![Event::NodeLost];
-        for rank in self.settings.ranks_of(node) {
-            if self.running.remove(&rank) {
-                events.push(lost(rank, node));
+        let mut events: Vec<_> = self.settings.groups_of(node).map(Event::NodeLost).collect();
+        for shard in self.settings.shards_of(node) {
+            if self.running.remove(&shard) {
+                events.push(self.lost(shard));
             }
         }
         events
     }
 
+    fn lost(&self, shard: usize) -> Event {
+        let status = format!("node {} is lost", self.settings.node_of(shard));
+        Event::Exited(self.settings.shard(shard), Exit { code: None, status, last_error: Vec::new() })
+    }
+
     /// What a node says of its own shards becomes an event; anything else is an error of it.
     pub fn hear(&mut self, node: u32, news: News) -> Result<Event, String> {
-        let (News::Ready { rank, .. } | News::Exited { rank, .. } | News::Hung { rank, .. }) = news;
-        if !self.settings.ranks_of(node).contains(&rank) || !self.running.contains(&rank) {
-            return Err(format!("it speaks of rank {rank}, which it was not told to start"));
+        let (News::Ready { shard, .. } | News::Exited { shard, .. } | News::Hung { shard, .. }) = news;
+        if !self.settings.shards_of(node).contains(&shard) || !self.running.contains(&shard) {
+            return Err(format!(
+                "it speaks of the shard with number {shard}, which it was not told to start"
+            ));
         }
-        let id = ProcessId::Shard { group: 0, rank };
+        let id = self.settings.shard(shard);
         Ok(match news {
             News::Ready { cache, .. } => {
-                self.caches.extend(cache.map(|cache| (rank, cache)));
+                self.caches.extend(cache.map(|cache| (shard, cache)));
                 Event::Ready(id)
             }
             News::Exited { exit, .. } => {
-                self.running.remove(&rank);
+                self.running.remove(&shard);
                 Event::Exited(id, exit)
             }
             News::Hung { reason, .. } => Event::Hung(id, reason),
@@ -102,19 +113,19 @@ impl Roster {
     }
 
     /// Has a shard started where it belongs, with a cache of the size that it had. If its node is not there, it has ended.
-    pub fn start(&mut self, rank: usize, options: StartOptions) -> Option<Event> {
-        let cache = options.cache.or(self.caches.get(&rank).copied());
-        let order = Order::Start { rank, options: StartOptions { cache, ..options } };
-        if self.order(rank, order) {
-            self.running.insert(rank);
+    pub fn start(&mut self, shard: usize, options: StartOptions) -> Option<Event> {
+        let cache = options.cache.or(self.caches.get(&shard).copied());
+        let order = Order::Start { shard, options: StartOptions { cache, ..options } };
+        if self.order(shard, order) {
+            self.running.insert(shard);
             return None;
         }
-        Some(lost(rank, self.settings.node_of(rank)))
+        Some(self.lost(shard))
     }
 
-    /// Sends an order about a rank to its node; false if it is not there.
-    pub fn order(&self, rank: usize, order: Order) -> bool {
-        let member = self.members.get(&self.settings.node_of(rank));
+    /// Sends an order about a shard to its node; false if it is not there.
+    pub fn order(&self, shard: usize, order: Order) -> bool {
+        let member = self.members.get(&self.settings.node_of(shard));
         member.is_some_and(|orders| orders.send(order).is_ok())
     }
 
@@ -122,11 +133,6 @@ impl Roster {
     pub fn dismiss(&mut self) -> Vec<UnboundedSender<Order>> {
         std::mem::take(&mut self.members).into_values().collect()
     }
-}
-
-fn lost(rank: usize, node: u32) -> Event {
-    let exit = Exit { code: None, status: format!("node {node} is lost"), last_error: Vec::new() };
-    Event::Exited(ProcessId::Shard { group: 0, rank }, exit)
 }
 
 #[cfg(test)]
@@ -138,6 +144,8 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
+    use crate::layout::Layout;
+    use crate::supervisor::ProcessId;
 
     /// Three nodes of two shards each.
     fn roster() -> Roster {
@@ -146,16 +154,22 @@ mod tests {
 
     /// Three nodes, of which this one and those behind it have two shards each.
     fn roster_from(first_with_shards: u32) -> Roster {
+        roster_of(first_with_shards, Layout { num_replicas: 1, num_nodes: 3 - first_with_shards })
+    }
+
+    fn roster_of(first_with_shards: u32, layout: Layout) -> Roster {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         file.write_all(b"0123456789abcdef").expect("written");
         let secret = ReplicaSecret::read(file.path()).expect("a secret");
-        let (num_nodes, num_shards, port, node) = (3, 2, 29500, 0);
+        let (num_nodes, num_shards, port, node) = (first_with_shards + layout.num_nodes, 2, 29500, 0);
         let master = "10.0.0.1".to_owned();
         Roster::new(NodeSettings {
             num_nodes,
             node,
             first_with_shards,
+            layout,
             num_shards,
+            roles: Vec::new(),
             master,
             port,
             secret,
@@ -165,16 +179,17 @@ mod tests {
 
     fn joining(node: u32) -> Joining {
         let address = Ipv4Addr::new(10, 0, 0, 1 + node as u8);
-        Joining { node, version: env!("CARGO_PKG_VERSION").to_owned(), num_shards: 2, address }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Joining { node, version, num_shards: 2, num_replicas: 1, address }
     }
 
-    fn join(roster: &mut Roster, node: u32) -> (Result<Option<Event>, String>, UnboundedReceiver<Order>) {
+    fn join(roster: &mut Roster, node: u32) -> (Result<Vec<Event>, String>, UnboundedReceiver<Order>) {
         let (orders, ordered) = unbounded_channel();
         (roster.join(&joining(node), orders), ordered)
     }
 
-    fn exited(rank: usize) -> News {
-        News::Exited { rank, exit: Exit { code: None, status: "gone".to_owned(), last_error: Vec::new() } }
+    fn exited(shard: usize) -> News {
+        News::Exited { shard, exit: Exit { code: None, status: "gone".to_owned(), last_error: Vec::new() } }
     }
 
     fn shard(rank: usize) -> ProcessId {
@@ -185,9 +200,38 @@ mod tests {
     fn the_group_is_complete_with_the_last_node() {
         let mut roster = roster();
         let (joined, _second) = join(&mut roster, 2);
-        assert_eq!(joined, Ok(None));
+        assert_eq!(joined, Ok(Vec::new()));
         let (joined, _first) = join(&mut roster, 1);
-        assert_eq!(joined, Ok(Some(Event::NodesComplete)));
+        assert_eq!(joined, Ok(vec![Event::NodesComplete(0)]));
+    }
+
+    #[test]
+    fn each_replica_is_complete_with_its_own_nodes_and_lost_with_any_of_them() {
+        let joining = |node| Joining { num_replicas: 2, ..joining(node) };
+        let mut roster = roster_of(0, Layout { num_replicas: 2, num_nodes: 4 });
+        let events = [3, 1, 2].map(|node| roster.join(&joining(node), unbounded_channel().0));
+        let complete = |group| Ok(vec![Event::NodesComplete(group)]);
+        assert_eq!(events, [Ok(Vec::new()), complete(0), complete(1)]);
+        assert_eq!(roster.lose(3), [Event::NodeLost(1)], "its shards were not started");
+    }
+
+    #[test]
+    fn a_node_has_the_shards_of_several_replicas_where_there_are_more_of_these() {
+        let mut roster = roster_of(1, Layout { num_replicas: 4, num_nodes: 2 });
+        let (orders, _ordered) = unbounded_channel();
+        let second = Joining { num_replicas: 4, ..joining(2) };
+        let complete = roster.join(&second, orders);
+        assert_eq!(complete, Ok(vec![Event::NodesComplete(2), Event::NodesComplete(3)]));
+        let ports = roster.sockets(&second).into_iter().map(|(_, socket)| socket);
+        let ports: Vec<_> = ports.map(|socket| socket.replace("10.0.0.3:", "")).collect();
+        assert_eq!(ports, ["29505", "29506", "29507", "29508"]);
+        assert_eq!(roster.start(7, StartOptions::default()), None);
+        let news = News::Ready { shard: 7, cache: None };
+        let last = ProcessId::Shard { group: 3, rank: 1 };
+        assert_eq!(roster.hear(2, news), Ok(Event::Ready(last)));
+        let lost = roster.lose(2);
+        assert_eq!(lost[..2], [Event::NodeLost(2), Event::NodeLost(3)]);
+        assert!(matches!(&lost[2..], [Event::Exited(id, _)] if *id == last), "{lost:?}");
     }
 
     #[test]
@@ -205,8 +249,10 @@ mod tests {
         let (_joined, _orders) = join(&mut roster, 1);
         let other = Joining { version: "0.0.0".to_owned(), ..joining(2) };
         let uneven = Joining { num_shards: 1, ..joining(2) };
+        let alone = Joining { num_replicas: 2, ..joining(2) };
         let wrong = [(joining(0), "--node-rank 0"), (joining(3), "--node-rank 3"), (joining(1), "already")];
-        for (joining, reason) in wrong.into_iter().chain([(other, "version"), (uneven, "--num-shard")]) {
+        let differing = [(other, "version"), (uneven, "--num-shard"), (alone, "--num-replicas")];
+        for (joining, reason) in wrong.into_iter().chain(differing) {
             let refused = roster.join(&joining, unbounded_channel().0).expect_err("refused");
             assert!(refused.contains(reason), "{refused}");
         }
@@ -217,14 +263,14 @@ mod tests {
         let mut roster = roster();
         let (_joined, mut orders) = join(&mut roster, 1);
         let options = StartOptions::default();
-        for rank in [2, 3] {
-            assert_eq!(roster.start(rank, options), None);
-            assert_eq!(orders.try_recv(), Ok(Order::Start { rank, options }));
+        for shard in [2, 3] {
+            assert_eq!(roster.start(shard, options), None);
+            assert_eq!(orders.try_recv(), Ok(Order::Start { shard, options }));
         }
         assert!(matches!(roster.hear(1, exited(2)), Ok(Event::Exited(id, _)) if id == shard(2)));
         let events = roster.lose(1);
         assert!(
-            matches!(&events[..], [Event::NodeLost, Event::Exited(id, _)] if *id == shard(3)),
+            matches!(&events[..], [Event::NodeLost(0), Event::Exited(id, _)] if *id == shard(3)),
             "{events:?}"
         );
         assert_eq!(roster.lose(1), [], "once");
@@ -237,16 +283,16 @@ mod tests {
         let (_joined, _orders) = join(&mut roster, 1);
         roster.start(2, StartOptions::default());
         let cache = Some(CacheSize { num_blocks: 70, block_size: 16 });
-        assert_eq!(roster.hear(1, News::Ready { rank: 2, cache }), Ok(Event::Ready(shard(2))));
+        assert_eq!(roster.hear(1, News::Ready { shard: 2, cache }), Ok(Event::Ready(shard(2))));
         roster.lose(1);
         let (orders, mut ordered) = unbounded_channel();
         let moved = Joining { address: Ipv4Addr::new(10, 0, 0, 9), ..joining(1) };
-        assert_eq!(roster.join(&moved, orders), Ok(None));
+        assert_eq!(roster.join(&moved, orders), Ok(Vec::new()));
         assert_eq!(roster.sockets(&moved)[0].1, "10.0.0.9:29503");
         let options = StartOptions { num_restarts: 1, cache: None };
         roster.start(2, options);
         let options = StartOptions { cache, ..options };
-        assert_eq!(ordered.try_recv(), Ok(Order::Start { rank: 2, options }));
+        assert_eq!(ordered.try_recv(), Ok(Order::Start { shard: 2, options }));
     }
 
     #[test]
@@ -255,9 +301,9 @@ mod tests {
         let (_first, _orders) = join(&mut roster, 1);
         let (_second, _ordered) = join(&mut roster, 2);
         roster.start(2, StartOptions::default());
-        for (node, rank) in [(1, 3), (2, 2), (1, 0), (1, 6)] {
-            let refused = roster.hear(node, exited(rank)).expect_err("refused");
-            assert!(refused.contains(&format!("rank {rank}")), "{refused}");
+        for (node, shard) in [(1, 3), (2, 2), (1, 0), (1, 6)] {
+            let refused = roster.hear(node, exited(shard)).expect_err("refused");
+            assert!(refused.contains(&format!("number {shard}")), "{refused}");
         }
     }
 }

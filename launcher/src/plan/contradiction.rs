@@ -8,6 +8,7 @@ use penstock_router::engine::speculation::Speculation;
 use thiserror::Error;
 
 use crate::args::{Args, Role};
+use crate::layout::Layout;
 
 /// Why the flags contradict each other or this machine.
 #[derive(Debug, PartialEq, Eq, Error)]
@@ -50,12 +51,14 @@ pub enum PlanError {
     )]
     NoSecretForNodes { count: u32 },
     #[error(
-        "--pipeline-parallel-size {stages} and --nnodes {count} do not fit: a node has whole stages, or a stage whole nodes; use a multiple or a divisor of {count}"
+        "--pipeline-parallel-size {stages} does not fit the {count} nodes of a replica: a node has whole stages, or a stage whole nodes; use a multiple or a divisor of {count}"
     )]
     StagesOverNodes { stages: u32, count: u32 },
     #[error("--sharded false contradicts --pipeline-parallel-size {stages}; drop one of the two")]
     StagesOff { stages: u32 },
-    #[error("--num-replicas {replicas} and --nnodes {count} exclude each other; drop one of the two")]
+    #[error(
+        "--num-replicas {replicas} and --nnodes {count} do not fit: a node has whole replicas, or a replica whole nodes; use a multiple or a divisor of {count}"
+    )]
     ReplicasOverNodes { replicas: u32, count: u32 },
     #[error(
         "--replica-tls-cert has no effect without --nnodes, --replica tcp:HOST:PORT or --admin-socket: nothing goes over TCP; --tls-cert is for HTTPS"
@@ -66,10 +69,8 @@ pub enum PlanError {
     #[error("--executor ray numbers the nodes and knows where they are; drop --{flag}")]
     KnownToRay { flag: &'static str },
     #[error(
-        "--num-replicas {replicas} and --executor ray exclude each other: a server has one group of nodes there; start more servers, with penstock-router --upstream in front of them"
+        "--executor ray places 63 nodes at most beside the router, and --nnodes or --num-replicas asks for {count}"
     )]
-    ReplicasOverRay { replicas: u32 },
-    #[error("--nnodes {count} is more than the 63 that --executor ray places beside the router")]
     TooManyForRay { count: u32 },
     #[error(
         "--role has {roles} roles, and --num-replicas is {replicas}: give each replica its role, as in --role prefill,decode"
@@ -79,8 +80,6 @@ pub enum PlanError {
         "--role {role} and --prefix-caching false exclude each other: blocks come to another replica as parts of its prefix cache"
     )]
     RoleWithoutCache { role: &'static str },
-    #[error("--role and --nnodes exclude each other; drop one of the two")]
-    RoleOverNodes,
     #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
     SocketPathTooLong(PathBuf),
     #[error("--speculation draft needs --draft-model, a small model; add it or use --speculation ngram")]
@@ -95,7 +94,8 @@ pub enum PlanError {
 
 /// What contradicts itself on every machine and for every model.
 pub fn contradiction(args: &Args) -> Option<PlanError> {
-    contradiction_of_shards(args)
+    contradiction_of_layout(args)
+        .or_else(|| contradiction_of_shards(args))
         .or_else(|| contradiction_of_nodes(args))
         .or_else(|| contradiction_of_roles(args))
         .or_else(|| contradiction_of_limits(args))
@@ -103,9 +103,14 @@ pub fn contradiction(args: &Args) -> Option<PlanError> {
         .or_else(|| contradiction_of_drafts(args))
 }
 
+fn contradiction_of_layout(args: &Args) -> Option<PlanError> {
+    let Layout { num_replicas: replicas, num_nodes: count } = args.layout();
+    (!args.layout().is_even()).then_some(PlanError::ReplicasOverNodes { replicas, count })
+}
+
 fn contradiction_of_shards(args: &Args) -> Option<PlanError> {
     let stages = args.shards.pipeline_parallel_size;
-    let count = args.nodes.num_with_shards();
+    let count = args.layout().nodes_of_replica();
     if !stages.is_multiple_of(count) && !count.is_multiple_of(stages) {
         return Some(PlanError::StagesOverNodes { stages, count });
     }
@@ -124,7 +129,7 @@ fn contradiction_of_nodes(args: &Args) -> Option<PlanError> {
     if args.router.replicas.tls_files().is_some() && !goes_over_tcp(args) {
         return Some(PlanError::NothingForTls);
     }
-    let (nodes, replicas) = (&args.nodes, args.shards.num_replicas);
+    let nodes = &args.nodes;
     let (count, node) = (nodes.nnodes, nodes.node_rank);
     if node >= count {
         return Some(PlanError::NodeRankTooHigh { node, count });
@@ -133,7 +138,6 @@ fn contradiction_of_nodes(args: &Args) -> Option<PlanError> {
         return None;
     }
     match (&nodes.master_addr, &args.router.replicas.replica_secret_file) {
-        _ if replicas > 1 => Some(PlanError::ReplicasOverNodes { replicas, count }),
         (None, _) => Some(PlanError::NoMasterAddress { count }),
         (_, None) => Some(PlanError::NoSecretForNodes { count }),
         _ => None,
@@ -157,7 +161,6 @@ fn contradiction_of_roles(args: &Args) -> Option<PlanError> {
     }
     let special = roles.iter().find(|role| **role != Role::Both)?;
     match special {
-        _ if args.nodes.are_several() || args.executor.is_ray() => Some(PlanError::RoleOverNodes),
         _ if args.router.prefix_caching => None,
         Role::Prefill => Some(PlanError::RoleWithoutCache { role: "prefill" }),
         Role::Decode | Role::Both => Some(PlanError::RoleWithoutCache { role: "decode" }),
@@ -165,10 +168,9 @@ fn contradiction_of_roles(args: &Args) -> Option<PlanError> {
 }
 
 fn contradiction_of_ray(args: &Args) -> Option<PlanError> {
-    let (nodes, replicas) = (&args.nodes, args.shards.num_replicas);
+    let (nodes, count) = (&args.nodes, args.layout().num_nodes);
     match (nodes.node_rank, &nodes.master_addr) {
-        _ if replicas > 1 => Some(PlanError::ReplicasOverRay { replicas }),
-        _ if nodes.nnodes > 63 => Some(PlanError::TooManyForRay { count: nodes.nnodes }),
+        _ if count > 63 => Some(PlanError::TooManyForRay { count }),
         (1.., _) => Some(PlanError::KnownToRay { flag: "node-rank" }),
         (_, Some(_)) => Some(PlanError::KnownToRay { flag: "master-addr" }),
         _ if args.router.replicas.tls_files().is_some() => Some(PlanError::TlsOverRay),

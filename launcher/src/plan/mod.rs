@@ -4,6 +4,8 @@ mod contradiction;
 mod shards;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_nodes;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -17,6 +19,7 @@ use shards::Group;
 use crate::args::{Args, Device};
 use crate::argv;
 use crate::hardware::Hardware;
+use crate::layout::Layout;
 use crate::nodes::Addresses;
 use crate::resolve::Resolved;
 use crate::supervisor::ProcessId;
@@ -45,11 +48,11 @@ pub struct Places {
 /// The processes of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// For each replica, one per rank of this machine, in order.
+    /// For each replica, one per rank of this machine, in order; none for replicas of other machines.
     pub groups: Vec<Vec<ProcessSpec>>,
     /// Started once every shard of a replica is ready.
     pub router: ProcessSpec,
-    /// The first rank of this machine.
+    /// The first rank of each replica that has shards on this machine.
     first_rank: usize,
     /// Ranks of each replica, on all machines.
     num_ranks: usize,
@@ -122,22 +125,25 @@ impl Plan {
             return Self::of_router(args, places);
         }
         let device = choose_device(args, hardware)?;
-        let num_replicas = args.shards.num_replicas;
+        let layout = args.layout();
         let num_shards = choose_num_shards(args, hardware, device)?;
-        let (num_nodes, node) = (args.nodes.num_with_shards(), args.nodes.node_rank);
-        let first_rank = (node - args.nodes.first_with_shards()) * num_shards;
-        let num_ranks = num_nodes * num_shards;
+        let node = args.nodes.node_rank - args.nodes.first_with_shards();
+        let first_rank = layout.place_in_replica(node) * num_shards;
+        let num_ranks = layout.nodes_of_replica() * num_shards;
         let expert_parallel = choose_expert_parallel(args, num_ranks)?;
         // Of the stages of a replica one computes at a time.
-        let at_a_time = num_replicas * (num_shards / stages_here(args));
+        let at_a_time = layout.replicas_of_node() * (num_shards / stages_here(args));
         let threads = threads_per_shard(hardware, at_a_time * args.process.machine_share);
-        let groups: Vec<_> = (0..num_replicas)
+        let first = layout.first_replica(node);
+        let here = first..first + layout.replicas_of_node();
+        let groups: Vec<_> = here
             .map(|number| Group {
                 args,
                 places,
                 device,
-                num_replicas,
+                layout,
                 number,
+                place: number - first,
                 num_shards,
                 first_rank,
                 num_ranks,
@@ -147,15 +153,18 @@ impl Plan {
             .collect();
         let sockets: Vec<_> = groups.iter().flat_map(Group::sockets).collect();
         check_length(&sockets)?;
+        let num_here = layout.replicas_of_node() * num_shards;
         let here = sockets.into_iter().map(ShardAddress::Unix);
-        let elsewhere = if args.nodes.are_several() { num_shards..num_ranks } else { 0..0 };
+        let elsewhere = recorded(places, num_here..layout.num_nodes * num_here);
+        let mut shards = vec![Vec::new(); layout.num_replicas as usize];
+        groups.iter().for_each(|group| shards[group.number as usize] = group.shards());
         Ok(Self {
-            groups: groups.iter().map(Group::shards).collect(),
-            router: router(args, places, here.chain(recorded(places, elsewhere)).collect()),
+            groups: shards,
+            router: router(args, places, here.chain(elsewhere).collect()),
             first_rank: first_rank as usize,
             num_ranks: num_ranks as usize,
             run_dir: places.run_dir.clone(),
-            devices: describe(device, num_replicas, num_shards, num_nodes),
+            devices: describe(device, layout, num_shards),
         })
     }
 
@@ -164,15 +173,17 @@ impl Plan {
         if let Some(error) = contradiction(args) {
             return Err(error);
         }
-        let num_ranks = args.nodes.num_with_shards() * shards_asked(args);
+        let layout = args.layout();
+        let num_ranks = layout.nodes_of_replica() * shards_asked(args);
         choose_expert_parallel(args, num_ranks)?;
+        let num_shards = layout.num_replicas * num_ranks;
         Ok(Self {
-            groups: vec![Vec::new()],
-            router: router(args, places, recorded(places, 0..num_ranks).collect()),
+            groups: vec![Vec::new(); layout.num_replicas as usize],
+            router: router(args, places, recorded(places, 0..num_shards).collect()),
             first_rank: 0,
             num_ranks: num_ranks as usize,
             run_dir: places.run_dir.clone(),
-            devices: format!("the other nodes (ranks: {num_ranks})"),
+            devices: format!("the other nodes (shards: {num_shards})"),
         })
     }
 
@@ -246,9 +257,9 @@ pub fn shards_here(args: &Args, hardware: &Hardware) -> Result<u32, PlanError> {
     choose_num_shards(args, hardware, choose_device(args, hardware)?)
 }
 
-/// Stages of which a machine has shards: several whole ones, or a part of one.
+/// Stages of a replica of which a machine has shards: several whole ones, or a part of one.
 pub fn stages_here(args: &Args) -> u32 {
-    (args.shards.pipeline_parallel_size / args.nodes.num_with_shards()).max(1)
+    (args.shards.pipeline_parallel_size / args.layout().nodes_of_replica()).max(1)
 }
 
 /// Shards of each replica on a machine, where devices do not decide.
@@ -260,7 +271,7 @@ fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result
     if let Some(error) = contradiction(args) {
         return Err(error);
     }
-    let (replicas, stages) = (args.shards.num_replicas, stages_here(args));
+    let (replicas, stages) = (args.layout().replicas_of_node(), stages_here(args));
     let visible = if device == Device::Cuda { hardware.num_gpus } else { replicas * stages };
     // Each stage of each replica has as many.
     let visible = visible / replicas / stages;
@@ -296,7 +307,7 @@ fn choose_expert_parallel(args: &Args, num_ranks: u32) -> Result<Option<bool>, P
 
 /// `shards`: of each stage.
 fn too_few(args: &Args, hardware: &Hardware, shards: u32) -> PlanError {
-    match (args.shards.num_replicas, stages_here(args), hardware.num_gpus) {
+    match (args.layout().replicas_of_node(), stages_here(args), hardware.num_gpus) {
         (1, 1, visible) => PlanError::TooFewGpus { asked: shards, visible },
         (1, stages, visible) => PlanError::TooFewGpusForStages { stages, shards, visible },
         (replicas, stages, visible) => {
@@ -319,17 +330,24 @@ fn threads_per_shard(hardware: &Hardware, num_shards: u32) -> u32 {
     (hardware.num_cpus / num_shards).max(1)
 }
 
-fn describe(device: Device, num_replicas: u32, num_shards: u32, num_nodes: u32) -> String {
+/// `num_shards`: of each replica on this machine.
+fn describe(device: Device, layout: Layout, num_shards: u32) -> String {
     let of_one = match (device, num_shards) {
         (Device::Cuda, 1) => "1 GPU".to_owned(),
         (Device::Cuda, _) => format!("{num_shards} GPUs"),
         (_, 1) => "the CPU".to_owned(),
         (_, _) => format!("the CPU in {num_shards} shards"),
     };
-    match (num_replicas, num_nodes) {
-        (1, 1) => of_one,
-        (1, _) => format!("{of_one} of each of {num_nodes} nodes"),
-        _ => format!("{of_one}, {num_replicas} replicas"),
+    let of_replica = match layout.nodes_of_replica() {
+        1 => of_one,
+        num_nodes => format!("{of_one} of each of {num_nodes} nodes"),
+    };
+    match layout {
+        Layout { num_replicas: 1, .. } => of_replica,
+        Layout { num_replicas, num_nodes: 1 } => format!("{of_replica}, {num_replicas} replicas"),
+        Layout { num_replicas, num_nodes } => {
+            format!("{of_replica}, {num_replicas} replicas on {num_nodes} nodes")
+        }
     }
 }
 
@@ -342,10 +360,10 @@ fn with_folders(options: &RouterOptions, folders: &[PathBuf]) -> RouterOptions {
     options
 }
 
-/// Where the router finds these ranks, which are on other machines.
-fn recorded(places: &Places, ranks: Range<u32>) -> impl Iterator<Item = ShardAddress> {
+/// Where the router finds these shards, which are on other machines.
+fn recorded(places: &Places, shards: Range<u32>) -> impl Iterator<Item = ShardAddress> {
     let addresses = Addresses::new(&places.run_dir);
-    ranks.map(move |rank| ShardAddress::Recorded(addresses.file(rank as usize)))
+    shards.map(move |shard| ShardAddress::Recorded(addresses.file(shard as usize)))
 }
 
 /// The router of these shards.

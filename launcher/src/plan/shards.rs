@@ -6,6 +6,7 @@ use penstock_router::engine::speculation::Speculation;
 
 use super::{EachStart, Places, ProcessSpec, Readiness};
 use crate::args::{Args, Device, Role, name_of};
+use crate::layout::Layout;
 use crate::report::shard_name;
 
 /// Token positions per KV block if the size of the cache is given in tokens; else the shards choose the block size.
@@ -21,10 +22,12 @@ pub struct Group<'a> {
     pub args: &'a Args,
     pub places: &'a Places,
     pub device: Device,
-    /// Groups like this one.
-    pub num_replicas: u32,
+    /// Groups like this one, on all machines.
+    pub layout: Layout,
     /// Its number among them.
     pub number: u32,
+    /// Its place among those of this machine.
+    pub place: u32,
     /// Shards on this machine.
     pub num_shards: u32,
     /// The rank of the first of them.
@@ -39,7 +42,7 @@ pub struct Group<'a> {
 impl Group<'_> {
     /// Where its shards listen, by rank. Shards of all groups are counted through.
     pub fn sockets(&self) -> Vec<PathBuf> {
-        let first = self.number * self.num_shards + self.first_rank;
+        let first = self.number * self.num_ranks + self.first_rank;
         let path = |shard| self.places.run_dir.join(format!("shard-{shard}.sock"));
         (first..first + self.num_shards).map(path).collect()
     }
@@ -54,7 +57,7 @@ impl Group<'_> {
 
     fn shard(&self, rank: usize, socket: &Path) -> ProcessSpec {
         ProcessSpec {
-            name: shard_name(self.num_replicas as usize, self.number as usize, rank),
+            name: shard_name(self.layout.num_replicas as usize, self.number as usize, rank),
             program: self.places.python.clone(),
             // -P: a file named torch.py in the current folder is not imported.
             args: ["-P", "-m", "penstock_server"]
@@ -68,13 +71,21 @@ impl Group<'_> {
         }
     }
 
+    /// Whether it has shards on several machines.
     fn is_over_nodes(&self) -> bool {
-        self.args.nodes.are_several()
+        self.layout.nodes_of_replica() > 1
+    }
+
+    /// Whether others reach its shards over TCP: those of other machines that belong to it, the router from another one, or
+    /// other replicas, for blocks.
+    fn is_reached_over_tcp(&self) -> bool {
+        let hands_out_blocks = self.args.nodes.are_several() && self.role() == Some(Role::Prefill);
+        self.is_over_nodes() || self.args.nodes.node_rank > 0 || hands_out_blocks
     }
 
     /// Groups that share the memory of the machine, those of other models among them.
     fn num_sharing(&self) -> u32 {
-        self.num_replicas * self.args.process.machine_share
+        self.layout.replicas_of_node() * self.args.process.machine_share
     }
 
     /// How tokens are drafted, if any are, where that is not the default of the shards.
@@ -150,13 +161,14 @@ impl Group<'_> {
     /// Its place among the processes, and how it is reached.
     fn rank_flags(&self, rank: usize, socket: &Path) -> Vec<Flag> {
         let shards = &self.args.shards;
-        let first_gpu = Some(self.number * self.num_shards).filter(|first| *first > 0);
+        let first_gpu = Some(self.place * self.num_shards).filter(|first| *first > 0);
         let replicas = &self.args.router.replicas;
         let text = |file: &PathBuf| file.display().to_string();
-        let of_nodes = |file: &Option<PathBuf>| file.as_ref().filter(|_| self.is_over_nodes()).map(text);
+        let of_nodes =
+            |file: &Option<PathBuf>| file.as_ref().filter(|_| self.is_reached_over_tcp()).map(text);
         // Blocks may come over TCP, too.
         let of_tcp = |file: &Option<PathBuf>| {
-            file.as_ref().filter(|_| self.is_over_nodes() || self.role().is_some()).map(text)
+            file.as_ref().filter(|_| self.is_reached_over_tcp() || self.role().is_some()).map(text)
         };
         vec![
             ("log-level", Some(self.args.shard_log_level().to_string())),

@@ -20,12 +20,12 @@ fn places() -> Places {
     }
 }
 
-fn plan(num_gpus: u32, flags: &str) -> Result<Plan, PlanError> {
+pub fn plan(num_gpus: u32, flags: &str) -> Result<Plan, PlanError> {
     let args = Args::try_parse_from(["launcher"].into_iter().chain(flags.split_whitespace())).expect("flags");
     Plan::new(&args, &Hardware { num_gpus, num_cpus: 8 }, &places())
 }
 
-fn num_shards(num_gpus: u32, flags: &str) -> Result<usize, PlanError> {
+pub fn num_shards(num_gpus: u32, flags: &str) -> Result<usize, PlanError> {
     plan(num_gpus, flags).map(|plan| plan.size().1)
 }
 
@@ -217,14 +217,6 @@ fn shards_decide_where_experts_are_unless_it_was_said_by_any_name() {
 }
 
 #[test]
-fn all_shards_of_all_nodes_have_experts() {
-    let node = "--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --replica-secret-file /s --num-shard 2";
-    let told = |flags: &str| plan(2, &format!("{node} {flags}")).map(|plan| plan.groups[0][0].args.join(" "));
-    assert!(told("--ep-size 4").expect("plan").contains("--expert-parallel=true"));
-    assert_eq!(told("--ep-size 2"), Err(PlanError::ExpertGroups { asked: 2, ranks: 4 }));
-}
-
-#[test]
 fn stages_are_shards_that_are_counted_with_the_others() {
     let pp = "--model-id m --pipeline-parallel-size";
     assert_eq!(num_shards(0, &format!("{pp} 3")), Ok(3));
@@ -243,20 +235,6 @@ fn stages_are_shards_that_are_counted_with_the_others() {
     assert_eq!(of_replicas, PlanError::TooFewGpusForReplicas { replicas: 2, shards: 4, visible: 7 });
     assert_eq!(refused(0, "2 --sharded false"), PlanError::StagesOff { stages: 2 });
     assert_eq!(refused(0, "2 --num-shard 4 --ep-size 8"), PlanError::ExpertGroups { asked: 8, ranks: 4 });
-}
-
-#[test]
-fn nodes_have_whole_stages_or_stages_whole_nodes() {
-    let of_node = |nodes: u32, flags: &str| {
-        let node = format!("--nnodes {nodes} --node-rank 1 --master-addr a --replica-secret-file /s");
-        let plan = plan(0, &format!("{node} --pipeline-parallel-size {flags}"))?;
-        Ok((plan.groups[0].len(), plan.size().1))
-    };
-    assert_eq!(of_node(2, "2"), Ok((1, 2)));
-    assert_eq!(of_node(2, "2 --num-shard 2"), Ok((2, 4)));
-    assert_eq!(of_node(2, "4 --num-shard 2"), Ok((4, 8)), "two stages on each");
-    assert_eq!(of_node(4, "2 --num-shard 2"), Ok((2, 8)), "a stage of four shards over two");
-    assert_eq!(of_node(2, "3"), Err(PlanError::StagesOverNodes { stages: 3, count: 2 }));
 }
 
 #[test]
@@ -320,105 +298,6 @@ fn replicas_need_a_gpu_for_every_shard_of_each() {
     assert_eq!(num_shards(4, "--num-replicas 2 --num-shard 3"), refused(2, 3, 4));
     let error = plan(4, "--num-replicas 2 --num-shard 3").expect_err("refused").to_string();
     assert!(error.starts_with("--num-replicas 2 of 3 shards each need 6 GPUs, but 4 are visible"), "{error}");
-}
-
-const NODES: &str =
-    "--model-id m --nnodes 2 --master-addr 10.0.0.1 --replica-secret-file /secret --num-shard 2";
-
-#[test]
-fn a_node_has_its_ranks_of_all_and_what_they_need_to_meet_the_others() {
-    let plan = plan(0, &format!("{NODES} --node-rank 1")).expect("plan");
-    assert_eq!(plan.size(), (1, 4), "the supervisor has those of all nodes");
-    assert_eq!(plan.devices, "the CPU in 2 shards of each of 2 nodes");
-    let third = plan.spec(ProcessId::Shard { group: 0, rank: 2 }, StartOptions::default());
-    assert_eq!(third.name, "shard 2");
-    for flag in ["--rank=2", "--world-size=4", "--ranks-per-node=2", "--secret-file=/secret", "--threads=4"] {
-        assert!(third.args.contains(&flag.to_owned()), "{flag} in {:?}", third.args);
-    }
-    assert!(third.args.contains(&"--uds-path=/tmp/penstock-x/shard-2.sock".to_owned()));
-}
-
-#[test]
-fn the_router_reads_where_the_ranks_of_other_nodes_are() {
-    let plan = plan(0, NODES).expect("plan");
-    let files =
-        ["shard-0.sock", "shard-1.sock"].map(|name| format!("--shard-sockets=/tmp/penstock-x/{name}"));
-    let others =
-        ["shard-2", "shard-3"].map(|name| format!("--shard-sockets=file:/tmp/penstock-x/{name}.address"));
-    let sockets: Vec<_> = plan.router.args.into_iter().filter(|arg| arg.starts_with("--shard-s")).collect();
-    assert_eq!(sockets, [files, others].concat());
-}
-
-#[test]
-fn a_node_with_the_router_alone_needs_no_device_and_the_others_have_all_ranks() {
-    let apart = format!("{NODES} --router-apart --device cuda");
-    let router = plan(0, &apart).expect("plan");
-    assert_eq!(router.size(), (1, 2));
-    assert_eq!(router.devices, "the other nodes (ranks: 2)");
-    assert!(router.groups[0].is_empty());
-    assert!(router.router.args.contains(&"--shard-sockets=file:/tmp/penstock-x/shard-0.address".to_owned()));
-    let node = plan(2, &format!("{apart} --node-rank 1")).expect("plan");
-    for flag in ["--rank=0", "--world-size=2", "--ranks-per-node=2", "--secret-file=/secret"] {
-        assert!(node.groups[0][0].args.contains(&flag.to_owned()), "{flag} in {:?}", node.groups);
-    }
-}
-
-#[test]
-fn a_secret_for_replicas_is_no_matter_of_the_shards_of_one_machine() {
-    let plan =
-        plan(0, "--replica tcp:10.0.0.1:80 --replica-secret-file /secret --num-shard 2").expect("plan");
-    let flags = &plan.groups[0][0].args;
-    assert!(
-        !flags.iter().any(|flag| flag.starts_with("--secret-file") || flag.starts_with("--ranks-per-node"))
-    );
-}
-
-const TLS: &str = "--replica-tls-cert /c --replica-tls-key /k --replica-tls-ca /a";
-
-#[test]
-fn shards_of_several_nodes_get_the_certificates() {
-    let of_node = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.clone();
-    let given = of_node(&format!("{NODES} {TLS}"));
-    for flag in ["--tls-cert=/c", "--tls-key=/k", "--tls-ca=/a"] {
-        assert!(given.contains(&flag.to_owned()), "{flag} in {given:?}");
-    }
-    let alone = of_node(&format!("--replica tcp:10.0.0.1:80 --num-shard 2 {TLS}"));
-    assert!(!alone.iter().any(|flag| flag.starts_with("--tls")), "they listen on no TCP port");
-}
-
-#[test]
-fn certificates_are_refused_where_nothing_goes_over_tcp() {
-    let refused = |flags: &str| num_shards(0, &format!("{flags} {TLS}")).map_err(|error| error.to_string());
-    for flags in ["", "--replica unix:/a.sock", "--num-replicas 2"] {
-        let error = refused(flags).expect_err("refused");
-        assert!(error.starts_with("--replica-tls-cert has no effect without --nnodes"), "{error}");
-    }
-    assert_eq!(refused("--admin-socket /a"), Ok(1), "replicas may come later");
-    assert!(
-        refused("--executor ray --nnodes 2").expect_err("refused").starts_with("--executor ray has no files")
-    );
-}
-
-#[test]
-fn nodes_that_could_not_find_or_trust_each_other_are_refused() {
-    let refused = |flags: &str| num_shards(0, flags).expect_err("refused").to_string();
-    assert_eq!(refused("--node-rank 1"), "--node-rank 1 must be below --nnodes 1");
-    assert_eq!(refused(&format!("{NODES} --node-rank 2")), "--node-rank 2 must be below --nnodes 2");
-    assert!(refused("--nnodes 2 --replica-secret-file /s").starts_with("--nnodes 2 needs --master-addr"));
-    assert!(refused("--nnodes 2 --master-addr a").starts_with("--nnodes 2 needs --replica-secret-file"));
-    assert!(
-        refused(&format!("{NODES} --num-replicas 2")).starts_with("--num-replicas 2 and --nnodes 2 exclude")
-    );
-}
-
-#[test]
-fn what_ray_decides_is_not_to_be_given() {
-    let refused = |flags: &str| num_shards(0, &format!("--executor ray {flags}")).expect_err("refused");
-    assert_eq!(refused("--nnodes 2 --node-rank 1"), PlanError::KnownToRay { flag: "node-rank" });
-    assert_eq!(refused("--master-addr a"), PlanError::KnownToRay { flag: "master-addr" });
-    assert_eq!(refused("--num-replicas 2"), PlanError::ReplicasOverRay { replicas: 2 });
-    assert_eq!(refused("--nnodes 64"), PlanError::TooManyForRay { count: 64 });
-    assert_eq!(num_shards(0, "--executor ray --nnodes 2"), Ok(2), "the nodes need no secret of the user's");
 }
 
 #[test]

@@ -52,10 +52,10 @@ pub enum Event {
     Added(usize),
     /// The router has forgotten this replica, or the proxy this model: nobody needs its processes.
     Removed(usize),
-    /// All machines that the group needs are there.
-    NodesComplete,
+    /// All machines that a replica needs are there.
+    NodesComplete(usize),
     /// One of them is lost. That its shards have ended follows.
-    NodeLost,
+    NodeLost(usize),
     /// An operator does not wait any longer until nobody needs the processes of this model.
     Ended(usize),
     /// The proxy serves the models with these numbers.
@@ -164,8 +164,8 @@ pub enum Report {
     Removed(usize),
     /// Not all machines were there in time.
     NodesMissing,
-    /// The group waits for a machine.
-    AwaitingNodes,
+    /// A replica waits for a machine.
+    AwaitingNodes(usize),
     /// These processes did not become ready in time.
     NotReady(Vec<ProcessId>, Consequence),
     /// This part failed more often than [`RestartLimit`](super::RestartLimit) allows: its count and window.

@@ -46,8 +46,6 @@ pub struct Supervisor {
     timeouts: Timeouts,
     limit: RestartLimit,
     num_shards: usize,
-    /// Whether all machines are there.
-    has_all_nodes: bool,
     /// Whether the router waits for all groups, and not for one.
     waits_for_all: bool,
     phase: Phase,
@@ -62,31 +60,26 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// The state machine of so many groups of so many shards, and its first actions. Without all machines from the start,
-    /// [`Event::NodesComplete`] has to follow.
+    /// The state machine of so many groups of so many shards, and its first actions. Groups of `elsewhere` need other
+    /// machines: [`Event::NodesComplete`] has to follow for each.
     pub fn start(
         (num_groups, num_shards): (usize, usize),
-        has_all_nodes: bool,
+        elsewhere: &[usize],
         timeouts: Timeouts,
         limit: RestartLimit,
     ) -> (Self, Vec<Action>) {
-        let mut supervisor = Self::new((num_groups, num_shards), has_all_nodes, timeouts, limit);
+        let mut supervisor = Self::new((num_groups, num_shards), timeouts, limit);
+        elsewhere.iter().for_each(|group| supervisor.groups[*group].has_nodes = false);
         let actions = (0..num_groups).flat_map(|group| supervisor.start_part(Part::Group(group))).collect();
         (supervisor, actions)
     }
 
-    fn new(
-        (num_groups, num_shards): (usize, usize),
-        has_all_nodes: bool,
-        timeouts: Timeouts,
-        limit: RestartLimit,
-    ) -> Self {
+    fn new((num_groups, num_shards): (usize, usize), timeouts: Timeouts, limit: RestartLimit) -> Self {
         let supervised = || Supervised::new(limit);
         Self {
             timeouts,
             limit,
             num_shards,
-            has_all_nodes,
             waits_for_all: false,
             phase: Phase::Starting,
             ending: Ending::Stopped,
@@ -107,7 +100,7 @@ impl Supervisor {
         limit: RestartLimit,
     ) -> (Self, Vec<Action>) {
         let num_models = order.iter().map(Vec::len).sum();
-        let mut supervisor = Self::new((num_models, 1), true, timeouts, limit);
+        let mut supervisor = Self::new((num_models, 1), timeouts, limit);
         supervisor.waits_for_all = true;
         let spare = || Supervised { is_removed: true, ..Supervised::new(limit) };
         supervisor.groups.extend((0..num_spare).map(|_| spare()));
@@ -140,9 +133,9 @@ impl Supervisor {
             Event::Added(group) => self.on_added(group),
             Event::Removed(group) | Event::Ended(group) => self.on_removed(group),
             Event::Serves(_) | Event::Awake(_) | Event::Room(_) => Vec::new(),
-            Event::NodesComplete => self.on_nodes_complete(),
-            Event::NodeLost => {
-                self.has_all_nodes = false;
+            Event::NodesComplete(group) => self.on_nodes_complete(group),
+            Event::NodeLost(group) => {
+                self.groups[group].has_nodes = false;
                 Vec::new()
             }
             Event::StopRequested => self.on_stop_requested(),
@@ -171,8 +164,9 @@ impl Supervisor {
     }
 
     fn start_part(&mut self, part: Part) -> Vec<Action> {
-        if part != Part::Router && !self.has_all_nodes {
-            return self.await_nodes(part);
+        match part {
+            Part::Group(group) if !self.groups[group].has_nodes => return self.await_nodes(group),
+            _ => {}
         }
         let members = self.members(part);
         self.part(part).state = State::Starting;
@@ -184,23 +178,21 @@ impl Supervisor {
     }
 
     /// The first time there is a limit; later somebody has to bring the machine back, whenever that is.
-    fn await_nodes(&mut self, part: Part) -> Vec<Action> {
-        self.part(part).state = State::AwaitingNodes;
+    fn await_nodes(&mut self, group: usize) -> Vec<Action> {
+        self.groups[group].state = State::AwaitingNodes;
         let limit = match self.phase {
-            Phase::Starting => set(timer(part), self.timeouts.startup),
-            _ => Action::ClearTimer(timer(part)),
+            Phase::Starting => set(Timer::Group(group), self.timeouts.startup),
+            _ => Action::ClearTimer(Timer::Group(group)),
         };
-        vec![Action::Report(Report::AwaitingNodes), limit]
+        vec![Action::Report(Report::AwaitingNodes(group)), limit]
     }
 
-    fn on_nodes_complete(&mut self) -> Vec<Action> {
-        self.has_all_nodes = true;
-        let waits = |group: &usize| self.groups[*group].state == State::AwaitingNodes;
-        let waiting: Vec<_> = (0..self.groups.len()).filter(waits).collect();
-        if self.phase == Phase::Stopping {
+    fn on_nodes_complete(&mut self, group: usize) -> Vec<Action> {
+        self.groups[group].has_nodes = true;
+        if self.phase == Phase::Stopping || self.groups[group].state != State::AwaitingNodes {
             return Vec::new();
         }
-        waiting.into_iter().flat_map(|group| self.start_part(Part::Group(group))).collect()
+        self.start_part(Part::Group(group))
     }
 
     fn on_ready(&mut self, id: ProcessId) -> Vec<Action> {
@@ -311,7 +303,9 @@ impl Supervisor {
         match (self.phase, id) {
             (Phase::Stopping, _) => Vec::new(),
             // With a machine its shards are gone, and nothing is wrong with them.
-            (Phase::Starting, _) if !self.has_all_nodes => self.on_unexpected_exit(id, exit),
+            (Phase::Starting, ProcessId::Shard { group, .. }) if !self.groups[group].has_nodes => {
+                self.on_unexpected_exit(id, exit)
+            }
             (Phase::Starting, _) => self.end(exit.of_start(), Report::Died(id, exit, Consequence::End)),
             (Phase::Draining, ProcessId::Router) if exit.is_good() || self.is_aborting() => self.stop_all(),
             (Phase::Draining, ProcessId::Router) => self.fail(Report::Died(id, exit, Consequence::End)),
@@ -409,8 +403,9 @@ impl Supervisor {
                 Vec::new()
             }
             State::BackingOff => self.start_part(part),
-            State::AwaitingNodes => self.fail(Report::NodesMissing),
-            State::Down | State::Up => Vec::new(),
+            State::AwaitingNodes if self.phase == Phase::Starting => self.fail(Report::NodesMissing),
+            // Another replica serves by now.
+            State::AwaitingNodes | State::Down | State::Up => Vec::new(),
         }
     }
 

@@ -22,6 +22,8 @@ pub enum State {
 #[derive(Debug)]
 pub struct Supervised {
     pub state: State,
+    /// Whether all machines are there that it needs.
+    pub has_nodes: bool,
     /// Whether it was ever ready.
     pub was_up: bool,
     /// Whether it is to end, and not to be started again.
@@ -34,7 +36,8 @@ pub struct Supervised {
 impl Supervised {
     pub fn new(limit: RestartLimit) -> Self {
         let restarts = Restarts::new(limit);
-        Self { state: State::Down, was_up: false, is_removed: false, is_added: false, restarts }
+        let state = State::Down;
+        Self { state, has_nodes: true, was_up: false, is_removed: false, is_added: false, restarts }
     }
 
     /// Whether it was added, and was never ready.

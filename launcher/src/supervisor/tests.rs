@@ -25,12 +25,12 @@ pub fn alone(group: usize) -> ProcessId {
 }
 
 fn started(num_shards: usize) -> (Supervisor, Vec<Action>) {
-    Supervisor::start((1, num_shards), true, TIMEOUTS, LIMIT)
+    Supervisor::start((1, num_shards), &[], TIMEOUTS, LIMIT)
 }
 
 /// Two replicas of one shard each, the first of which serves while the other still loads.
 fn serving_by_the_first() -> Supervisor {
-    let (mut supervisor, actions) = Supervisor::start((2, 1), true, TIMEOUTS, LIMIT);
+    let (mut supervisor, actions) = Supervisor::start((2, 1), &[], TIMEOUTS, LIMIT);
     assert_eq!(starts(&actions), [alone(0), alone(1)]);
     assert_eq!(starts(&supervisor.on(Event::Ready(alone(0)), at(1))), [Router]);
     supervisor.on(Event::Ready(Router), at(2));
@@ -283,7 +283,7 @@ fn a_replica_that_fails_too_often_is_left_down_and_the_last_ends_everything() {
 
 /// Three replicas of one shard each, which all serve.
 fn serving_by_three() -> Supervisor {
-    let (mut supervisor, _) = Supervisor::start((3, 1), true, TIMEOUTS, LIMIT);
+    let (mut supervisor, _) = Supervisor::start((3, 1), &[], TIMEOUTS, LIMIT);
     for id in [alone(0), alone(1), alone(2), Router] {
         supervisor.on(Event::Ready(id), at(1));
     }
@@ -338,10 +338,10 @@ fn the_last_replica_that_serves_is_not_ended() {
 
 /// A group of two ranks, the second of which is on another machine.
 fn serving_over_nodes() -> Supervisor {
-    let (mut supervisor, actions) = Supervisor::start((1, 2), false, TIMEOUTS, LIMIT);
+    let (mut supervisor, actions) = Supervisor::start((1, 2), &[0], TIMEOUTS, LIMIT);
     let limit = Action::SetTimer(Timer::Group(0), TIMEOUTS.startup);
-    assert_eq!(actions, [Action::Report(Report::AwaitingNodes), limit], "nothing is started yet");
-    assert_eq!(starts(&supervisor.on(Event::NodesComplete, at(1))), [shard(0), shard(1)]);
+    assert_eq!(actions, [Action::Report(Report::AwaitingNodes(0)), limit], "nothing is started yet");
+    assert_eq!(starts(&supervisor.on(Event::NodesComplete(0), at(1))), [shard(0), shard(1)]);
     for id in [shard(0), shard(1), Router] {
         supervisor.on(Event::Ready(id), at(2));
     }
@@ -351,13 +351,13 @@ fn serving_over_nodes() -> Supervisor {
 #[test]
 fn a_group_waits_for_a_machine_that_was_lost_for_as_long_as_it_takes() {
     let mut supervisor = serving_over_nodes();
-    assert_eq!(supervisor.on(Event::NodeLost, at(60)), []);
+    assert_eq!(supervisor.on(Event::NodeLost(0), at(60)), []);
     let actions = supervisor.on(Event::Exited(shard(1), exit(false)), at(60));
     assert_eq!(actions[1], Action::Kill(shard(0)), "it lets go of its device");
     let actions = supervisor.on(Event::Exited(shard(0), exit(false)), at(61));
-    let waits = [Action::Report(Report::AwaitingNodes), Action::ClearTimer(Timer::Group(0))];
+    let waits = [Action::Report(Report::AwaitingNodes(0)), Action::ClearTimer(Timer::Group(0))];
     assert_eq!(actions, waits);
-    assert_eq!(starts(&supervisor.on(Event::NodesComplete, at(9000))), [shard(0), shard(1)]);
+    assert_eq!(starts(&supervisor.on(Event::NodesComplete(0), at(9000))), [shard(0), shard(1)]);
     supervisor.on(Event::Ready(shard(0)), at(9001));
     let actions = supervisor.on(Event::Ready(shard(1)), at(9001));
     assert!(actions.contains(&Action::Report(Report::Recovered(Part::Group(0)))));
@@ -366,9 +366,9 @@ fn a_group_waits_for_a_machine_that_was_lost_for_as_long_as_it_takes() {
 
 #[test]
 fn a_machine_that_is_lost_while_the_model_loads_ends_nothing_but_one_that_never_comes_does() {
-    let (mut supervisor, _) = Supervisor::start((1, 2), false, TIMEOUTS, LIMIT);
-    supervisor.on(Event::NodesComplete, at(1));
-    supervisor.on(Event::NodeLost, at(2));
+    let (mut supervisor, _) = Supervisor::start((1, 2), &[0], TIMEOUTS, LIMIT);
+    supervisor.on(Event::NodesComplete(0), at(1));
+    supervisor.on(Event::NodeLost(0), at(2));
     assert!(supervisor.on(Event::Exited(shard(1), exit(false)), at(2)).contains(&Action::Kill(shard(0))));
     let limit = Action::SetTimer(Timer::Group(0), TIMEOUTS.startup);
     assert!(supervisor.on(Event::Exited(shard(0), exit(false)), at(2)).contains(&limit));
@@ -379,10 +379,10 @@ fn a_machine_that_is_lost_while_the_model_loads_ends_nothing_but_one_that_never_
 
 #[test]
 fn a_server_that_waits_for_a_machine_stops_when_it_is_asked_to() {
-    let (mut supervisor, _) = Supervisor::start((1, 2), false, TIMEOUTS, LIMIT);
+    let (mut supervisor, _) = Supervisor::start((1, 2), &[0], TIMEOUTS, LIMIT);
     assert_eq!(end_of(&supervisor.on(Event::StopRequested, at(1))), Some(Ending::Stopped));
     let mut supervisor = serving_over_nodes();
-    supervisor.on(Event::NodeLost, at(60));
+    supervisor.on(Event::NodeLost(0), at(60));
     supervisor.on(Event::Exited(shard(1), exit(false)), at(60));
     supervisor.on(Event::Exited(shard(0), exit(false)), at(60));
     assert!(supervisor.on(Event::StopRequested, at(61)).contains(&Action::Terminate(Router)));
@@ -392,11 +392,28 @@ fn a_server_that_waits_for_a_machine_stops_when_it_is_asked_to() {
 
 /// With any events in any order: no process is started twice, and the end is reported exactly when the last one ended.
 #[test]
+fn a_replica_that_waits_for_its_machines_holds_up_no_other() {
+    let (mut supervisor, actions) = Supervisor::start((2, 1), &[1], TIMEOUTS, LIMIT);
+    assert_eq!(starts(&actions), [alone(0)]);
+    assert!(actions.contains(&Action::Report(Report::AwaitingNodes(1))));
+    assert_eq!(starts(&supervisor.on(Event::Ready(alone(0)), at(1))), [Router]);
+    supervisor.on(Event::Ready(Router), at(2));
+    assert_eq!(supervisor.on(Event::TimeUp(Timer::Group(1)), at(999)), [], "it may come at any time");
+    assert_eq!(starts(&supervisor.on(Event::NodesComplete(1), at(1000))), [alone(1)]);
+    assert_eq!(supervisor.on(Event::NodesComplete(0), at(1000)), [], "it needs nobody else");
+    supervisor.on(Event::Ready(alone(1)), at(1001));
+    assert_eq!(supervisor.on(Event::NodeLost(1), at(1002)), []);
+    let lost = supervisor.on(Event::Exited(alone(1), exit(false)), at(1002));
+    assert!(lost.contains(&Action::Report(Report::AwaitingNodes(1))), "{lost:?}");
+    assert_eq!(starts(&supervisor.on(Event::NodesComplete(1), at(2000))), [alone(1)]);
+}
+
+#[test]
 fn random_histories_end_with_the_last_process() {
     for seed in 0..5000_u64 {
         let started = match seed % 3 {
-            0 => Supervisor::start((1, 3), false, TIMEOUTS, LIMIT),
-            1 => Supervisor::start((3, 2), true, TIMEOUTS, LIMIT),
+            0 => Supervisor::start((1, 3), &[0], TIMEOUTS, LIMIT),
+            1 => Supervisor::start((3, 2), &[1, 2], TIMEOUTS, LIMIT),
             _ => Supervisor::start_models((vec![vec![0, 1]], 1), TIMEOUTS, LIMIT),
         };
         random_history(seed, started);
@@ -418,15 +435,23 @@ fn random_history(seed: u64, (mut supervisor, mut actions): (Supervisor, Vec<Act
         if end_of(&actions).is_some() {
             return assert!(alive.is_empty(), "seed {seed}: {alive:?} are left");
         }
-        let may_go_on = !alive.is_empty() || !timers.is_empty() || !supervisor.has_all_nodes;
+        let may_go_on =
+            !alive.is_empty() || !timers.is_empty() || supervisor.groups.iter().any(|group| !group.has_nodes);
         assert!(may_go_on, "seed {seed}: nothing will ever happen");
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        actions = supervisor.on(random_event(random >> 33, &mut alive, &mut timers), at(turn));
+        let num_groups = supervisor.groups.len();
+        actions = supervisor.on(random_event(random >> 33, num_groups, &mut alive, &mut timers), at(turn));
     }
     panic!("seed {seed}: it does not end");
 }
 
-fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTreeSet<Timer>) -> Event {
+fn random_event(
+    random: u64,
+    num_groups: usize,
+    alive: &mut BTreeSet<ProcessId>,
+    timers: &mut BTreeSet<Timer>,
+) -> Event {
+    let of_nodes = random as usize / 16 % num_groups;
     let id = alive.iter().nth(random as usize / 16 % alive.len().max(1)).copied();
     let timer = timers.iter().nth(random as usize / 16 % timers.len().max(1)).copied();
     match (random % 16, id, timer) {
@@ -437,8 +462,8 @@ fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTree
         (3, ..) if random.is_multiple_of(64 + 3) => Event::StopRequested,
         (4, Some(id), _) => Event::Hung(id, String::new()),
         (5, ..) if random.is_multiple_of(5) => Event::Removed(random as usize / 16 % 3),
-        (6, ..) if random.is_multiple_of(7) => Event::NodeLost,
-        (6, ..) => Event::NodesComplete,
+        (6, ..) if random.is_multiple_of(7) => Event::NodeLost(of_nodes),
+        (6, ..) => Event::NodesComplete(of_nodes),
         (8, ..) if random.is_multiple_of(5) => Event::Added(random as usize / 16 % 3),
         (5, ..) => Event::ShardsFailed(random as usize / 16 % 3, String::new()),
         (7, _, Some(timer)) | (_, None, Some(timer)) => {
@@ -446,7 +471,7 @@ fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTree
             Event::TimeUp(timer)
         }
         (_, Some(id), _) => Event::Ready(id),
-        (_, None, None) if random.is_multiple_of(2) => Event::NodesComplete,
+        (_, None, None) if random.is_multiple_of(2) => Event::NodesComplete(of_nodes),
         (_, None, None) => Event::StopRequested,
     }
 }

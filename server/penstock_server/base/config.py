@@ -86,6 +86,8 @@ class Rendezvous:
     # A number, not a name.
     host: str
     port: int
+    # The number of the group among the replicas of the model.
+    group: int
     # The number of this start of the group. A rank that was left over from another is refused.
     start: int
     # Both sides prove that they know it.

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import ray
 from ray.actor import ActorHandle
-from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from penstock_server.base.errors import StartError
@@ -18,7 +18,7 @@ from penstock_server.cluster.flags import Settings
 from penstock_server.cluster.launcher import start_launcher
 from penstock_server.cluster.node_actor import NodeActor
 from penstock_server.cluster.nodes import Node
-from penstock_server.cluster.placement import Room, choose_room, connect, place
+from penstock_server.cluster.placement import Room, choose_room, connect, place, remove
 from penstock_server.cluster.signals import STOP_SIGNALS
 
 logger = logging.getLogger(__name__)
@@ -49,19 +49,20 @@ class Driver:
         for number in (*STOP_SIGNALS, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
         room = choose_room(settings)
-        group = place(room, settings.placement_timeout_s, lambda: self._is_stopped)
-        if group is None:
+        groups = place(room, settings.placement_timeout_s, lambda: self._is_stopped)
+        if not groups:
             return 0
         logger.info("the Ray cluster has room for %s", room)
         words = self._words(room, address)
         self._router = self._start_router(words)
-        nodes = [self._node(number, words, room, group) for number in range(1, room.num_nodes + 1)]
+        bundles = [(group, bundle) for group in groups for bundle in range(room.num_nodes)]
+        nodes = [self._node(number, words, room, *bundle) for number, bundle in enumerate(bundles, start=1)]
         try:
             return self._serve(self._router, nodes)
         finally:
             for node in nodes:
                 node.end()
-            remove_placement_group(group)
+            remove(groups)
             ray.shutdown()
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -74,7 +75,7 @@ class Driver:
         return [
             "--executor=local",
             # The machine of this driver is node 0, without shards.
-            f"--nnodes={room.num_nodes + 1}",
+            f"--nnodes={room.num_replicas * room.num_nodes + 1}",
             "--router-apart",
             f"--num-shard={room.num_shards}",
             f"--device={'cuda' if room.on_gpus else 'cpu'}",
@@ -91,14 +92,14 @@ class Driver:
             router.send_signal(signal.SIGTERM)
         return router
 
-    def _node(self, number: int, words: list[str], room: Room, group: PlacementGroup) -> Node:
+    def _node(self, number: int, words: list[str], room: Room, group: PlacementGroup, bundle: int) -> Node:
         variables = {name: os.environ[name] for name in self._settings.variables}
         all_words = [*self._settings.node_words, *words, f"--node-rank={number}"]
         actor = ray.remote(NodeActor).options(
             num_cpus=room.bundle["CPU"],
             num_gpus=room.bundle.get("GPU", 0),
             max_restarts=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, number - 1),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle),
         )
 
         def start() -> ActorHandle:

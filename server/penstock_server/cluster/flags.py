@@ -15,6 +15,8 @@ class Settings:
 
     # Machines with shards.
     num_nodes: int
+    # Replicas of the model, which are not more.
+    num_replicas: int
     # On each; None for every GPU of a machine.
     num_shards: int | None
     device: Device
@@ -36,6 +38,7 @@ def parse(argv: list[str]) -> Settings:
     """The settings in these arguments."""
     parser = argparse.ArgumentParser(prog="penstock_server.cluster", allow_abbrev=False)
     parser.add_argument("--num-nodes", type=int, required=True)
+    parser.add_argument("--num-replicas", type=int, required=True)
     parser.add_argument("--num-shard", type=int)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), required=True)
     parser.add_argument("--master-port", type=int, required=True)
@@ -49,6 +52,7 @@ def parse(argv: list[str]) -> Settings:
     flags = parser.parse_args(argv)
     return Settings(
         num_nodes=flags.num_nodes,
+        num_replicas=flags.num_replicas,
         num_shards=flags.num_shard,
         device=flags.device,
         master_port=flags.master_port,

@@ -1,4 +1,4 @@
-"""The cluster, and room in it: one placement group for the machines of a model."""
+"""The cluster, and room in it: one placement group for the machines of each replica of a model."""
 
 import logging
 import socket
@@ -23,10 +23,12 @@ _NUM_PORTS = 65536
 
 
 class Room(NamedTuple):
-    """What the model needs."""
+    """What the replicas of the model need."""
 
+    num_replicas: int
+    # Of each replica.
     num_nodes: int
-    # Of each.
+    # Of each machine.
     num_shards: int
     on_gpus: bool
 
@@ -37,7 +39,8 @@ class Room(NamedTuple):
 
     def __str__(self) -> str:
         where = ", every one on a machine of its own" if self.num_nodes > 1 else ""
-        return f"{self.num_nodes} node(s) with {_words(self.bundle)} each{where}"
+        of_one = f"{self.num_nodes} node(s) with {_words(self.bundle)} each{where}"
+        return of_one if self.num_replicas == 1 else f"{of_one}, for each of {self.num_replicas} replicas"
 
 
 def connect(address: str | None) -> str:
@@ -88,22 +91,28 @@ def choose_room(settings: Settings) -> Room:
     on_gpus = settings.device == "cuda" or (settings.device == "auto" and any(gpus))
     # As many as each of those machines has that have the most.
     all_of_one = gpus[settings.num_nodes - 1] if on_gpus and len(gpus) >= settings.num_nodes else 1
-    return Room(settings.num_nodes, settings.num_shards or max(all_of_one, 1), on_gpus)
+    of_replica = settings.num_nodes // settings.num_replicas
+    return Room(settings.num_replicas, of_replica, settings.num_shards or max(all_of_one, 1), on_gpus)
 
 
-def place(room: Room, timeout_s: float, is_stopped: Callable[[], bool]) -> PlacementGroup | None:
-    """The placement group, when there is room for it; None if it is not wanted any more."""
+def place(room: Room, timeout_s: float, is_stopped: Callable[[], bool]) -> list[PlacementGroup]:
+    """A placement group for each replica, when there is room for one of them; none if they are not wanted any more.
+
+    The others get theirs when there is room for them, and what is started there waits for it.
+    """
     strategy = "STRICT_SPREAD" if room.num_nodes > 1 else "PACK"
-    group = placement_group([room.bundle] * room.num_nodes, strategy=strategy)
+    groups = [
+        placement_group([room.bundle] * room.num_nodes, strategy=strategy) for _ in range(room.num_replicas)
+    ]
     started = told = time.monotonic()
-    while not group.wait(_POLL_S):
+    while not _has_room(groups):
         now = time.monotonic()
         if is_stopped():
-            remove_placement_group(group)
-            return None
+            remove(groups)
+            return []
         if now - started >= timeout_s:
             there = describe_machines()
-            remove_placement_group(group)
+            remove(groups)
             raise StartError(
                 f"the Ray cluster had no room within {timeout_s:g} s: {room} asked for, but there are {there} "
                 "(--nnodes, --num-shard, --ray-placement-timeout)"
@@ -113,7 +122,18 @@ def place(room: Room, timeout_s: float, is_stopped: Callable[[], bool]) -> Place
             logger.info(
                 "waiting for room in the Ray cluster: %s asked for, %s there", room, describe_machines()
             )
-    return group
+    return groups
+
+
+def _has_room(groups: list[PlacementGroup]) -> bool:
+    """Whether any of them is placed; asks for a moment."""
+    return any(group.wait(_POLL_S / len(groups)) for group in groups)
+
+
+def remove(groups: list[PlacementGroup]) -> None:
+    """Give the room back, with all that is there."""
+    for group in groups:
+        remove_placement_group(group)
 
 
 def describe_machines() -> str:

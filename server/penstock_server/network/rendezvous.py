@@ -44,7 +44,7 @@ class LauncherStore(Store):
         self._lines = self._socket.makefile("rb")
         try:
             self._prove(meeting.secret.encode())
-            self._send({"rank": {"start": meeting.start}})
+            self._send({"rank": {"group": meeting.group, "start": meeting.start}})
             self._receive("welcome")
         except BaseException:
             self.close()

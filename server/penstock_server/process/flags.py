@@ -47,8 +47,8 @@ def parse(argv: list[str]) -> ServerConfig:
     _check_group(flags, parser.error)
     if len(bytes(flags.uds_path)) > _MAX_SOCKET_PATH:
         parser.error(f"--uds-path is longer than the {_MAX_SOCKET_PATH} bytes a Unix socket can have")
-    if flags.secret_file is not None and flags.listen is None and flags.rendezvous is None:
-        parser.error("--secret-file has no effect without --listen or --rendezvous")
+    if flags.secret_file is not None and not (flags.listen or flags.rendezvous or flags.blocks_listen):
+        parser.error("--secret-file has no effect without --listen, --rendezvous or --blocks-listen")
     _check_role(flags, parser.error)
     _check_tls(flags, parser.error)
     return _config(flags)
@@ -113,7 +113,7 @@ def _rendezvous(flags: argparse.Namespace, tls: MutualTls | None) -> Rendezvous 
         return None
     host, port = flags.rendezvous
     secret = tcp_address.read_secret(flags.secret_file)
-    return Rendezvous(host, port, flags.group_start, secret, tls)
+    return Rendezvous(host, port, flags.group_number, flags.group_start, secret, tls)
 
 
 def _config(flags: argparse.Namespace) -> ServerConfig:
@@ -304,6 +304,7 @@ def _add_group(add: _Add) -> None:
     add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
     add("--rendezvous", type=tcp_address.parse, metavar="tcp:ADDRESS:PORT",
         help="where the ranks of a group over several machines meet: at the launcher of the first")  # fmt: skip
+    add("--group-number", type=_natural, default=0, help="number of such a group among the replicas")
     add("--group-start", type=_natural, default=0, help="number of this start of such a group")
     add("--ranks-per-node", type=_positive, help="ranks on each machine of such a group; default: all")
     add("--expert-parallel", choices=("true", "false"),
