@@ -113,7 +113,7 @@ schema-suite:
 
 $(SCHEMA_SUITE): tests/json_schema/requirements.txt
 	@rm -rf $(@D) && mkdir -p $(@D)
-	$(PY) -m pip download --quiet --no-deps --no-binary :all: --require-hashes -r $< -d $(@D)
+	$(PY) -m pip download --quiet --no-deps --no-binary jsonschema --require-hashes -r $< -d $(@D)
 	@tar -xzf $(@D)/*.tar.gz -C $(@D) --strip-components=3 --wildcards '*/json/tests/draft2020-12/*'
 	@touch $@
 
@@ -142,11 +142,15 @@ peers: setup ## run what other projects test servers with, and write the table o
 	PYTHONPATH=tests $(BIN)/python -m peers $(WHAT)
 
 # A worker that dies fails its test and is not replaced: another would get the same test, and once waited for ever. Files
-# come in the order of tests/conftest.py, not by their numbers of tests.
+# come in the order of tests/conftest.py, not by their numbers of tests. What only the tests of Python need is fetched while
+# those of Rust are compiled: one takes the network, the other the processors.
+FETCHED := $(MAKE) --no-print-directory browser clients packers ray
 .PHONY: test
-test: setup browser clients packers ray schema-suite ## every test that needs no GPU: Rust, then Python
-	@mkdir -p target; failed=0; \
+test: setup schema-suite ## every test that needs no GPU: Rust, then Python
+	@mkdir -p target; failed=0; fetching=; trap 'kill $$fetching 2> /dev/null || true' EXIT; \
+	$(FETCHED) > target/fetched.log 2>&1 & fetching=$$!; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
+	wait $$fetching || failed=1; cat target/fetched.log; \
 	$(BIN)/python -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
 	rust=$$(awk '/^test result:/ { sum += $$4 } END { print sum + 0 }' target/rust-tests.log); \
 	python=$$(tail -n 1 target/python-tests.log | tr -d '='); \
