@@ -112,21 +112,29 @@ def test_a_slot_far_behind_catches_up_by_parts(
 
 
 @pytest.mark.parametrize(
-    ("target", "options"),
-    [({}, {}), ({}, OTHER), ({"head_dim": 16}, {"head_dim": 16})],
-    ids=["divided", "whole", "recorded"],
+    ("target", "options", "num_ranks", "num_stages"),
+    [
+        ({}, {}, 2, 1),
+        ({}, OTHER, 2, 1),
+        ({"head_dim": 16}, {"head_dim": 16}, 2, 1),
+        ({"head_dim": 16}, {"head_dim": 16}, 2, 2),
+        ({}, OTHER, 4, 2),
+    ],
+    ids=["divided", "whole", "recorded", "two stages", "two stages of two"],
 )
 def test_all_ranks_draft_the_same(
     saved_model: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     target: dict[str, Any],
     options: dict[str, Any],
+    num_ranks: int,
+    num_stages: int,
 ) -> None:
     folder, draft = saved_model(**target).folder, saved_model(**options).folder
     plain = execute_on(make_engine(folder, max_sequence_len=MAX_LEN))
     expected = generate(plain, Told(), 0, prompt(0), 0, 16, list(range(NUM_BLOCKS)), max_drafts=None)
     sizes = {"max_sequence_len": MAX_LEN, "draft_model_path": draft, "is_poisoned": True}
-    with engines(folder, 2, monkeypatch, **sizes) as ranks:
+    with engines(folder, num_ranks, monkeypatch, num_stages=num_stages, **sizes) as ranks:
         told = generate(execute_on_all(ranks), Told(), 0, prompt(0), 0, 16, list(range(NUM_BLOCKS)), chunk=3)
     assert told.ids == expected.ids
     assert told.num_drafted > 0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import adapter_folder
 import pytest
 import thread_ranks
+from counting_model import medusa_heads
 from drafting_driver import DraftingDriver
 from driver import Driver, Execute, Sequence, engine_config, execute_on, make_engine
 from family_models import CASES
@@ -158,6 +159,19 @@ def test_stages_choose_what_one_rank_does(
         assert all(rank.graphs is not None and rank.graphs.sizes for rank in ranks), "steps are recorded"
 
 
+def test_a_second_model_drafts_in_the_first_stage(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved_model(tie_word_embeddings=True, **RECORDED).folder
+    options = {"draft_model_path": folder, "is_poisoned": True, **SIZES}
+    alone = [make_engine(folder, **options)]
+    with thread_ranks.engines(folder, 2, monkeypatch, num_stages=2, **options) as ranks:
+        assert len({rank.description.limits for rank in ranks}) == 1
+        check(played_in_pieces(ranks), played_in_pieces(alone))
+        check(with_shared_prefix(ranks), with_shared_prefix(alone))
+        assert with_drafts(ranks) == with_drafts(alone)
+
+
 # States, states beside attention, windows, weights and a cache of few bits; each layer is a stage.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "recurrent layers before one that attends": (CASES["qwen3_5_text"], {}),
@@ -210,7 +224,7 @@ def test_a_stage_without_memory_fails_the_step_on_all(
         assert execute(LATER).sampled_slots == [0, 2]
 
 
-def test_what_cannot_be_divided_is_refused(saved_model: Callable[..., Any]) -> None:
+def test_what_cannot_be_divided_is_refused(saved_model: Callable[..., Any], tmp_path: Path) -> None:
     def refusal(num_stages: int, **options: Any) -> str:
         config = engine_config(saved_model().folder, **options)
         group = GroupConfig(0, num_stages, None, num_stages=num_stages)
@@ -221,5 +235,6 @@ def test_what_cannot_be_divided_is_refused(saved_model: Callable[..., Any]) -> N
     assert refusal(4).startswith("--pipeline-parallel-size 4 is more than the 3 layers of this model")
     borrowed = refusal(2, model_impl="transformers")
     assert "llama is computed by the code of transformers" in borrowed
-    drafted = refusal(2, draft_model_path=saved_model().folder, drafter="draft")
-    assert drafted.startswith("--pipeline-parallel-size 2: what --speculation draft drafts with")
+    heads = medusa_heads(saved_model().folder, tmp_path / "heads", num_layers=1)
+    drafted = refusal(2, draft_model_path=heads, drafter="medusa")
+    assert drafted.startswith("--pipeline-parallel-size 2: the heads of --speculation medusa read what")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from penstock_server.architectures.lengths import check_lengths
 from penstock_server.base.config import ServerConfig
 from penstock_server.base.errors import StartError
-from penstock_server.files.draft_folder import DraftFolder, open_draft_folder
+from penstock_server.files.draft_folder import DraftFolder, DraftModelFolder, open_draft_folder
 from penstock_server.files.model_folder import ModelFolder, open_folder
 
 
@@ -48,9 +48,10 @@ def _check_stages(config: ServerConfig, folder: ModelFolder, draft: DraftFolder 
         raise StartError(
             f"{flag} is more than the {folder.spec.num_layers} layers of this model; each stage needs one"
         )
-    if draft is not None:
+    if draft is not None and not isinstance(draft, DraftModelFolder):
         raise StartError(
-            f"{flag}: what --speculation {config.drafter} drafts with is computed by one stage; use ngram or suffix"
+            f"{flag}: the heads of --speculation {config.drafter} read what the last stage computes, and the first one "
+            "drafts; use draft, ngram or suffix"
         )
 
 

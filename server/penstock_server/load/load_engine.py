@@ -115,7 +115,8 @@ def load(
         model = allocating("the weights", _model, config, folder, placement, device, quantization)
         check_kept(config, model, draft is not None)
     drafting = None
-    if draft is not None:
+    # The first stage drafts for all.
+    if draft is not None and ranks.stage.is_first:
         with stage(logger, "draft model"):
             drafting = _drafting(config, draft, model, placement, device)
     logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))

@@ -123,20 +123,21 @@ class Loaded(NamedTuple):
         """Who drafts, whether it pays or not."""
         if self.draft is None:
             return SuffixDrafter(slots) if self.config.drafter == "suffix" else NgramDrafter(slots)
+        group = self.ranks.part
         if isinstance(self.draft, MedusaHeads):
-            return MedusaDrafter(self.draft, slots, self.group, self.config.draft_branches)
+            return MedusaDrafter(self.draft, slots, group, self.config.draft_branches)
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
-        sizes = self.draft.graph_sizes(graph_sizes, self.group)
+        sizes = self.draft.graph_sizes(graph_sizes, group)
         if isinstance(model, EagleHead | MtpHead):
             states = (model.returns, model.returns.size)
             graphs = DecodeGraphs(model, cache, slots, sizes, pool, *states) if sizes else None
             branches = self.config.draft_branches or 1
             if isinstance(model, EagleHead) and model.parallel is not None:
-                return ParallelDrafter(model, cache, slots, self.group, graphs, branches)
-            return HeadDrafter(model, cache, slots, self.group, graphs, branches)
+                return ParallelDrafter(model, cache, slots, group, graphs, branches)
+            return HeadDrafter(model, cache, slots, group, graphs, branches)
         graphs = DecodeGraphs(model, cache, slots, sizes, pool) if sizes else None
-        return ModelDrafter(model, cache, slots, self.group, graphs)
+        return ModelDrafter(model, cache, slots, group, graphs)
 
     @property
     def _draft_model(self) -> DraftModel | None:
