@@ -221,16 +221,17 @@ def test_grammars_go_along(model: Path, right: Path, monkeypatch: pytest.MonkeyP
     assert got[2].num_steps < expected[2].num_steps
 
 
+@pytest.mark.parametrize("num_stages", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["right", "noise"])
 def test_all_ranks_draft_the_same(
-    model: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    model: Path, kind: str, num_stages: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = execute_on(make_engine(model, max_sequence_len=MAX_LEN))
     blocks = list(range(NUM_BLOCKS))
     expected = generate(plain, Told(), 0, prompt(0), 0, 16, blocks, max_drafts=None)
     head: Path = request.getfixturevalue(kind)
     options = {"max_sequence_len": MAX_LEN, "draft_model_path": head, "is_poisoned": True}
-    with engines(model, 2, monkeypatch, **options) as ranks:
+    with engines(model, max(2, num_stages), monkeypatch, num_stages=num_stages, **options) as ranks:
         told = generate(execute_on_all(ranks), Told(), 0, prompt(0), 0, 16, blocks, chunk=3)
     assert told.ids[:16] == expected.ids[:16]
     assert (told.num_steps == 4) == (kind == "right")

@@ -121,12 +121,15 @@ def test_grammars_and_adapters_go_along(model: Path, right: Path, monkeypatch: p
     assert got[2].num_steps < expected[2].num_steps
 
 
-def test_all_ranks_draft_the_same(model: Path, right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_all_ranks_draft_the_same(
+    model: Path, right: Path, num_stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = execute_on(make_engine(model, max_sequence_len=MAX_LEN))
     blocks = list(range(NUM_BLOCKS))
     expected = generate(plain, Told(), 0, prompt(0), 0, 16, blocks, max_drafts=None)
     options = {"max_sequence_len": MAX_LEN, "draft_model_path": right, "is_poisoned": True}
-    with engines(model, 2, monkeypatch, **options) as ranks:
+    with engines(model, 2 * num_stages, monkeypatch, num_stages=num_stages, **options) as ranks:
         told = generate(execute_on_all(ranks), Told(), 0, prompt(0), 0, 16, blocks, chunk=3)
     assert told.ids == expected.ids
     assert told.num_steps == 4

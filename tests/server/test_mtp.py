@@ -187,8 +187,8 @@ def test_shared_blocks_chunks_and_ranks_change_nothing(made: Made, monkeypatch: 
         "is_poisoned": True,
         "num_draft_states": 40,
     }
-    for has_whole in (False, True):
-        with engines(made.folder, 2, monkeypatch, expert_parallel=has_whole, **options) as ranks:
+    for of_group in ({}, {"expert_parallel": True}, {"num_stages": 2}):
+        with engines(made.folder, 2, monkeypatch, **of_group, **options) as ranks:
             told = generate(execute_on_all(ranks), Told(), 0, prompt(0), 0, 16, blocks, chunk=3)
         assert told.ids[:16] == expected.ids[:16]
         assert told.num_drafted > 0

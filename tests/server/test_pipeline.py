@@ -21,6 +21,7 @@ from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.files.folders import open_folders
 from penstock_server.network.stage import Stage
+from test_eagle import random_head
 from test_out_of_memory import FIRST, LATER, PROMPT, break_in, failed
 from test_parity import prompts
 
@@ -159,11 +160,13 @@ def test_stages_choose_what_one_rank_does(
         assert all(rank.graphs is not None and rank.graphs.sizes for rank in ranks), "steps are recorded"
 
 
-def test_a_second_model_drafts_in_the_first_stage(
-    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["model", "heads"])
+def test_the_first_stage_drafts_for_all(
+    kind: str, saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = saved_model(tie_word_embeddings=True, **RECORDED).folder
-    options = {"draft_model_path": folder, "is_poisoned": True, **SIZES}
+    draft = folder if kind == "model" else medusa_heads(folder, tmp_path / "heads")
+    options = {"draft_model_path": draft, "is_poisoned": True, **SIZES}
     alone = [make_engine(folder, **options)]
     with thread_ranks.engines(folder, 2, monkeypatch, num_stages=2, **options) as ranks:
         assert len({rank.description.limits for rank in ranks}) == 1
@@ -211,11 +214,17 @@ def test_stages_of_two_shards_choose_what_two_shards_do(
         check(played_in_pieces(ranks), want)
 
 
+@pytest.mark.parametrize("has_heads", [False, True])
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_a_stage_without_memory_fails_the_step_on_all(
-    stage: int, saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    stage: int,
+    has_heads: bool,
+    saved_model: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with thread_ranks.engines(saved_model().folder, 3, monkeypatch, num_stages=3) as ranks:
+    options = {"draft_model_path": random_head(tmp_path / "heads")[0]} if has_heads else {}
+    with thread_ranks.engines(saved_model().folder, 3, monkeypatch, num_stages=3, **options) as ranks:
         execute = thread_ranks.execute_on_all(ranks)
         fault = break_in(ranks[stage], "layers.0.attention")
         assert execute(FIRST).sampled_slots == [0]
@@ -224,7 +233,7 @@ def test_a_stage_without_memory_fails_the_step_on_all(
         assert execute(LATER).sampled_slots == [0, 2]
 
 
-def test_what_cannot_be_divided_is_refused(saved_model: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_cannot_be_divided_is_refused(saved_model: Callable[..., Any]) -> None:
     def refusal(num_stages: int, **options: Any) -> str:
         config = engine_config(saved_model().folder, **options)
         group = GroupConfig(0, num_stages, None, num_stages=num_stages)
@@ -235,6 +244,3 @@ def test_what_cannot_be_divided_is_refused(saved_model: Callable[..., Any], tmp_
     assert refusal(4).startswith("--pipeline-parallel-size 4 is more than the 3 layers of this model")
     borrowed = refusal(2, model_impl="transformers")
     assert "llama is computed by the code of transformers" in borrowed
-    heads = medusa_heads(saved_model().folder, tmp_path / "heads", num_layers=1)
-    drafted = refusal(2, draft_model_path=heads, drafter="medusa")
-    assert drafted.startswith("--pipeline-parallel-size 2: the heads of --speculation medusa read what")

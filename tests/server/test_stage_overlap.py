@@ -11,6 +11,7 @@ from typing import Any
 import drafting_driver
 import pytest
 import thread_ranks
+from counting_model import counting_model, eagle_head
 from drafting_driver import DraftingDriver
 from driver import Driver, Execute, Sequence, make_engine
 from open_spans import EVERYTHING
@@ -20,6 +21,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from test_eagle import random_head
 from test_pipeline import RECORDED, Told, adapter_of_all_layers, batch, check
 
 GREEDY = SamplingParams()
@@ -39,10 +41,16 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-@pytest.fixture
-def stages(saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Engine]]:
-    """Two of them."""
-    with thread_ranks.engines(saved_model().folder, 2, monkeypatch, num_stages=2) as ranks:
+@pytest.fixture(params=["alone", "with heads"])
+def stages(
+    saved_model: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[list[Engine]]:
+    """Two of them; those of heads tell the first one hidden states, too."""
+    options = {} if request.param == "alone" else {"draft_model_path": random_head(tmp_path / "heads")[0]}
+    with thread_ranks.engines(saved_model().folder, 2, monkeypatch, num_stages=2, **options) as ranks:
         yield ranks
 
 
@@ -144,15 +152,28 @@ def _play_drafting(number: int, execute: Execute) -> Told:
     return Told(outputs, [each for it in found for each in it.logprobs[:NUM_DRAFTED]])
 
 
-@pytest.mark.parametrize("num_stages", [2, 3])
+@pytest.mark.parametrize(("num_stages", "drafter"), [(2, "ngram"), (3, "ngram"), (2, "draft"), (3, "eagle")])
 def test_steps_in_flight_choose_what_they_do_alone(
-    num_stages: int, saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num_stages: int,
+    drafter: str,
+    saved_model: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One more than there are stages, or as many."""
     monkeypatch.setattr(drafting_driver, "_LOSS", 0)
     folder = saved_model(tie_word_embeddings=True, **RECORDED).folder
     adapter = adapter_of_all_layers(tmp_path / "adapter")
-    sizes = {"num_slots": 3 * NUM_SLOTS, "num_blocks": 3 * NUM_BLOCKS, "is_poisoned": True}
+    sizes: dict[str, Any] = {
+        "num_slots": 3 * NUM_SLOTS,
+        "num_blocks": 3 * NUM_BLOCKS,
+        "is_poisoned": True,
+    }
+    if drafter == "draft":
+        sizes["draft_model_path"] = folder
+    elif drafter == "eagle":
+        folder = counting_model(saved_model, tmp_path / "model", **RECORDED)
+        sizes["draft_model_path"] = eagle_head(folder, tmp_path / "head")
 
     def plays(engines: list[Engine]) -> list[Callable[[Execute], Told]]:
         loaded = {engine.slots.adapters.load(adapter, "", "test").adapter_id for engine in engines}

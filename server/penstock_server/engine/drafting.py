@@ -21,6 +21,11 @@ class Drafter:
         return None
 
     @property
+    def reads_step(self) -> bool:
+        """Whether it is to be told those of the step of the plan that it followed last."""
+        return False
+
+    @property
     def takes_in(self) -> bool:
         """Whether it is asked in steps in which nothing is to be drafted, too: it may compute with what it was told."""
         return self.taps is not None
@@ -46,7 +51,8 @@ class Drafter:
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         """The hidden states of a step over these spans, drafts included: [num_taps, num_tokens, hidden_size].
 
-        They are valid until the next step, and may still be computed on the device.
+        They are valid until the next step, and may still be computed on the device. Only of steps that it reads; where
+        other stages compute them, later plans may have been followed.
         """
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
@@ -69,3 +75,14 @@ class Drafter:
 
     def close(self) -> None:
         """Destroy what was captured."""
+
+
+class Tapped(Drafter):
+    """In a stage behind the first: hidden states are left for who drafts there."""
+
+    def __init__(self, taps: TapShape) -> None:
+        self._taps = taps
+
+    @property
+    def taps(self) -> TapShape | None:
+        return self._taps

@@ -44,7 +44,7 @@ from penstock_server.engine.step import PromptRows, SamplingInput, Step
 from penstock_server.engine.step_clock import StepClock
 from penstock_server.engine.step_pact import StepFailures, StepPact, report
 from penstock_server.network.distributed import Group
-from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.forward_input import ForwardInput, Taps
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 
@@ -79,8 +79,8 @@ class Engine:
         self._part = model.stage.part or group
         self._pact = StepPact(self._part, slots.device, report, model.stage)
         self._failures = StepFailures(group, model.stage)
-        self._stages = StageSteps(model, self._part, slots.device)
         self.drafter = drafter if drafter and slots.can_draft else Drafter()
+        self._stages = StageSteps(model, self._part, slots.device, self.drafter.taps)
         is_whole = model.stage.count == 1 and self.drafter.taps is None and not cache.is_poisoned
         self._plain = PlainSteps(graphs, slots, self._failures.of) if graphs and is_whole else None
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
@@ -151,7 +151,8 @@ class Engine:
             if computed is not None:
                 return computed
         decodes = None if spans is None else self._decodes(spans)
-        heading = heading or Heading(Place(plan.epoch, plan.step), late=list(late))
+        is_tapped = self.drafter.reads_step
+        heading = heading or Heading(Place(plan.epoch, plan.step), is_tapped=is_tapped, late=list(late))
         if spans is None or decodes is None or not self._can_join(decodes, wanted):
             pending = PendingOutcome(plan, list(errors.values()), clock, heading, late_slots=late)
             return self._launch_spans(pending, wanted, errors)
@@ -324,16 +325,17 @@ class Engine:
         pending.clock.mark()
         rows, num_rows = step.sampling.known_rows, step.sampling.num_rows
         masks = self.slots.grammars.pending_masks(rows, num_rows)
-        step, states = self._tapped(step)
+        step, taps = self._tapped(step) if pending.heading.is_tapped else (step, None)
         if self._stages.hands_on:
             heading = replace(pending.heading, num_tokens=step.num_tokens, compares=self._compares(step))
             self._stages.hand_on(heading)
         if self._stages.is_told:
             finish = partial(self._learn, spans, step, masks, pending)
             self._stages.expect(pending, step.sampling.slots_on_host(), finish)
-        logits, pending.prompts = self._forward(step)
-        if states is not None:
-            self.drafter.read(spans, states)
+        logits, pending.prompts = self._forward(step, taps)
+        if taps is not None and not self._stages.is_told:
+            pending.tapped = taps.states if self._stages.tells else None
+            self.drafter.read(spans, taps.states)
         self.slots.keep_snapshots(pending.plan, spans)
         pending.clock.mark()
         if self._stages.is_told:
@@ -363,7 +365,7 @@ class Engine:
         told = Told(pending.heading.place)
         if masks is not None:
             told.late, told.void, told.failed = list(masks.late), list(masks.void), list(masks.errors)
-        self._stages.tell(told, found_tensors(pending.prompts, sampled))
+        self._stages.tell(told, found_tensors(pending.prompts, sampled), pending.tapped)
 
     @torch.inference_mode()
     def _learn(
@@ -374,6 +376,7 @@ class Engine:
         pending: PendingOutcome,
         told: Told,
         found: torch.Tensor,
+        tapped: torch.Tensor | None,
     ) -> None:
         """The last stage has told what it found in a step that was computed here."""
         if pending.has_failed:
@@ -383,6 +386,8 @@ class Engine:
             return
         kept, has_masks = self.slots.rows.kept, masks is not None
         sampled = read_found(found, step.sampling, has_masks, pending.prompts, kept)
+        if tapped is not None:
+            self.drafter.read(spans, tapped)
         used = None if masks is None else masks.told(told.late, told.void, told.failed)
         self._take_in(step, sampled, used, pending)
         if pending.accept is not None:
@@ -410,10 +415,12 @@ class Engine:
             return self.slots.commit(sampling, sampled.token_ids, masks)
         return self.slots.commit_decodes(sampling, sampling.decodes, masks)
 
-    def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
+    def _forward(
+        self, step: Step, taps: Taps | None
+    ) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
         if step.decode is not None:
-            logits = self._replayed(step, step.decode)
+            logits = self._replayed(step, step.decode, taps)
             num_rows = step.sampling.num_rows
             if num_rows == step.num_tokens:
                 return logits[:num_rows], []
@@ -428,26 +435,28 @@ class Engine:
             adapters = None if adapters is None else adapters[step.sampled_rows]
         return self.model.logits(hidden, adapters), prompts
 
-    def _replayed(self, step: Step, decode: torch.Tensor) -> torch.Tensor:
+    def _replayed(self, step: Step, decode: torch.Tensor, taps: Taps | None) -> torch.Tensor:
         """Logits of all rows of a decode graph."""
         assert self.graphs is not None, "the graphs chose the size of this step"
         found = received(self.model, step.num_tokens, self.slots.device)
         logits = self.graphs.run(decode, kept=step.kept, received=found, tree=step.tree)
         if not self.model.stage.is_last:
             self.model.stage.send(self.graphs.hidden(step.num_tokens))
+        self._stages.carry(taps)
         return logits
 
-    def _tapped(self, step: Step) -> tuple[Step, torch.Tensor | None]:
-        """The step, and where it leaves the hidden states that the drafter reads, if it reads any."""
+    def _tapped(self, step: Step) -> tuple[Step, Taps | None]:
+        """The step, and where it leaves the hidden states that the drafter reads, if there is one that reads any."""
         shape = self.drafter.taps
         if shape is None:
             return step, None
         if step.forward is None:
             graphs = self.graphs if step.padded is None else self.prompt_graphs
             assert graphs is not None, "they chose the size of this step"
-            return step, graphs.states(step.num_tokens)
+            states = graphs.states(step.num_tokens)
+            return step, None if states is None else Taps(shape.layers, states)
         taps = shape.taps(step.num_tokens, self.model.dtype, self.slots.device)
-        return replace(step, forward=replace(step.forward, taps=taps)), taps.states
+        return replace(step, forward=replace(step.forward, taps=taps)), taps
 
     def _hidden(self, step: Step) -> torch.Tensor:
         """Of all tokens. A graph has its memory already: it fails on no rank alone."""
@@ -465,6 +474,7 @@ class Engine:
         found = received(self.model, len(inputs.token_ids), self.slots.device)
         hidden = self.model(replace(inputs, received=found), self.cache)
         self.model.stage.send(hidden)
+        self._stages.carry(inputs.taps)
         return hidden
 
     def _compares(self, step: Step) -> bool:

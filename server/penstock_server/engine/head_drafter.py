@@ -93,6 +93,10 @@ class HeadDrafter(GraphedDrafter):
     def taps(self) -> TapShape | None:
         return self.head.reads
 
+    @property
+    def reads_step(self) -> bool:
+        return self._is_needed
+
     def follow(self, plan: Plan) -> None:
         for slot in plan.retired:
             self._kept.forget(slot)
@@ -101,8 +105,6 @@ class HeadDrafter(GraphedDrafter):
         self._is_needed = bool(plan.open_drafts or plan.admitted) or bool((lens > 1).any())
 
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
-        if not self._is_needed:
-            return
         # A copy, position by position. What the head makes of it can wait: in most steps nothing is drafted.
         kept, begin = states.transpose(0, 1).flatten(1).clone(), 0
         for span in spans:

@@ -20,6 +20,10 @@ class LimitingDrafter(Drafter):
         return self.inner.taps
 
     @property
+    def reads_step(self) -> bool:
+        return self.inner.reads_step
+
+    @property
     def takes_in(self) -> bool:
         return self.inner.takes_in
 

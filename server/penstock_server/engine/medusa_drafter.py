@@ -63,6 +63,10 @@ class MedusaDrafter(Drafter):
     def taps(self) -> TapShape | None:
         return self.heads.taps
 
+    @property
+    def reads_step(self) -> bool:
+        return self._is_needed
+
     def follow(self, plan: Plan) -> None:
         for slot in plan.retired:
             self._runs.pop(slot, None)
@@ -70,8 +74,6 @@ class MedusaDrafter(Drafter):
         self._is_needed = bool(plan.open_drafts or plan.admitted) or bool((lens > 1).any())
 
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
-        if not self._is_needed:
-            return
         rows: list[int] = []
         runs, begin = [], 0
         for span in spans:

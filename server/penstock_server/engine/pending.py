@@ -81,6 +81,8 @@ class PendingOutcome:
     # Of each span of a step of decodes which drafts were right.
     right: list[list[int]] = field(default_factory=list)
     prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
+    # Hidden states that the last stage tells the first, for who drafts there; None: none.
+    tapped: torch.Tensor | None = None
     # Slots with grammars that chose a token and were not told it yet.
     choices: list[Choice] = field(default_factory=list)
     # Launches the second part, and the masks that it waits for; None where there is none, or no more.

@@ -11,18 +11,21 @@ from typing import NamedTuple
 
 import torch
 
+from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.errors import StaleEpoch
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Plan, Spans
 from penstock_server.engine.stages import Heading, Headings, Listener, Place, Teller, Told
 from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import Taps, TapShape
 from penstock_server.network.model import Model
+from penstock_server.network.stage import rolled
 
-# Takes in what was told.
-Finish = Callable[[Told, torch.Tensor], None]
+# Takes in what was told, and hidden states for who drafts, if they were.
+Finish = Callable[[Told, torch.Tensor, torch.Tensor | None], None]
 
 
-def _nothing(_told: Told, _found: torch.Tensor) -> None:
+def _nothing(_told: Told, _found: torch.Tensor, _tapped: torch.Tensor | None) -> None:
     """Of a step without spans."""
 
 
@@ -38,13 +41,15 @@ class _Untold(NamedTuple):
 class StageSteps:
     """Those of one stage. All of its methods are for the thread that steps."""
 
-    def __init__(self, model: Model, part: Group, device: torch.device) -> None:
-        """`part`: the ranks of the stage."""
+    def __init__(self, model: Model, part: Group, device: torch.device, taps: TapShape | None) -> None:
+        """`part`: the ranks of the stage. `taps`: the hidden states that who drafts reads, if it reads any."""
         stage = model.stage
+        self._stage = stage
+        self._num_layers = model.facts.num_layers if isinstance(model.facts, ModelSpec) else 0
         self._part = part
         self._before, self._behind = stage.before, stage.behind
-        self._headings = None if stage.before is None else Headings(model, stage.before, device)
-        self._listener = None if stage.told is None else Listener(stage.told, device)
+        self._headings = None if stage.before is None else Headings(model, stage.before, device, taps)
+        self._listener = None if stage.told is None else Listener(model, stage.told, device, taps)
         self._teller = Teller(stage) if stage.tells else None
         # Oldest first.
         self._untold: deque[_Untold] = deque()
@@ -99,10 +104,17 @@ class StageSteps:
         if self._behind is not None:
             self._behind.put(*heading.numbers())
 
-    def tell(self, told: Told, found: Sequence[torch.Tensor] = ()) -> None:
-        """The last stage tells all others what it found."""
+    def carry(self, taps: Taps | None) -> None:
+        """What the stages left for who drafts goes on, if it is read."""
+        if taps is not None and self._stage.count > 1:
+            self._stage.carry(taps, self._num_layers)
+
+    def tell(
+        self, told: Told, found: Sequence[torch.Tensor] = (), tapped: torch.Tensor | None = None
+    ) -> None:
+        """The last stage tells all others what it found, and the first one the hidden states of all."""
         if self._teller is not None:
-            self._teller.tell(told, found)
+            self._teller.tell(told, found, None if tapped is None else rolled(tapped))
 
     def expect(self, pending: PendingOutcome, slots: Collection[int], finish: Finish = _nothing) -> None:
         """A step is computed here, and is finished when it is told."""
@@ -136,7 +148,8 @@ class StageSteps:
             told = self._listener.hear(Place(pending.plan.epoch, pending.plan.step))
             self._untold.popleft()
             pending.learn = None
-            finish(told, self._listener.read(told))
+            found = self._listener.read(told)
+            finish(told, found, self._listener.read_tapped(told))
 
 
 def _touched(plan: Plan) -> Iterable[int]:

@@ -10,7 +10,7 @@ Who receives makes room of the right sizes, which follow from the step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -22,8 +22,9 @@ from penstock_server.engine.plan import Drafts
 from penstock_server.engine.sampling import Sampled, Scored, keep
 from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.step import PromptRows, SamplingInput
+from penstock_server.network.forward_input import TapShape
 from penstock_server.network.model import Model
-from penstock_server.network.stage import Stage
+from penstock_server.network.stage import Stage, unrolled
 from penstock_server.network.way import Way
 
 # Why a step failed, as a number; 0: it did not. Where ranks differ, the greatest counts.
@@ -48,13 +49,16 @@ class Heading:
     compares: bool = False
     # Whether its spans are looked at slot by slot, as some may have drafts.
     is_by_slot: bool = False
+    # Whether the hidden states that who drafts reads follow the others.
+    is_tapped: bool = False
     # Slots that sit it out.
     late: Sequence[int] = ()
     drafts: Drafts = field(default_factory=dict)
 
     def numbers(self) -> list[int]:
         """As they are sent."""
-        found = [*self.place, self.num_tokens, self.compares, self.is_by_slot, len(self.late), *self.late]
+        kinds = (self.compares, self.is_by_slot, self.is_tapped)
+        found = [*self.place, self.num_tokens, *kinds, len(self.late), *self.late]
         for slot, drafted in self.drafts.items():
             found += [slot, len(drafted), *drafted]
         return found
@@ -62,13 +66,14 @@ class Heading:
     @classmethod
     def of(cls, numbers: Sequence[int]) -> "Heading":
         """From what was sent."""
-        epoch, step, num_tokens, compares, is_by_slot, num_late, *rest = numbers
+        epoch, step, num_tokens, compares, is_by_slot, is_tapped, num_late, *rest = numbers
         late, rest = rest[:num_late], rest[num_late:]
         drafts: dict[int, tuple[int, ...]] = {}
         while rest:
             slot, count, *rest = rest
             drafts[slot], rest = tuple(rest[:count]), rest[count:]
-        return cls(Place(epoch, step), num_tokens, bool(compares), bool(is_by_slot), late, drafts)
+        kinds = (bool(compares), bool(is_by_slot), bool(is_tapped))
+        return cls(Place(epoch, step), num_tokens, *kinds, late, drafts)
 
 
 @dataclass(slots=True)
@@ -79,6 +84,8 @@ class Told:
     reason: ErrorCode | None = None
     # How many numbers of the device follow.
     count: int = 0
+    # Of how many tokens hidden states follow these, for who drafts.
+    num_tapped: int = 0
     # Rows that got no token because their masks were not there, or that do not count; and those whose grammar failed.
     late: Sequence[int] = ()
     void: Sequence[int] = ()
@@ -92,6 +99,7 @@ class Told:
             *self.place,
             REASONS.index(self.reason),
             self.count,
+            self.num_tapped,
             *sizes,
             *(n for each in lists for n in each),
         ]
@@ -99,19 +107,21 @@ class Told:
     @classmethod
     def of(cls, numbers: Sequence[int]) -> "Told":
         """From what was sent."""
-        epoch, step, reason, count, num_late, num_void, _, *rest = numbers
+        epoch, step, reason, count, num_tapped, num_late, num_void, _, *rest = numbers
         behind = num_late + num_void
         lists = rest[:num_late], rest[num_late:behind], rest[behind:]
-        return cls(Place(epoch, step), REASONS[reason], count, *lists)
+        return cls(Place(epoch, step), REASONS[reason], count, num_tapped, *lists)
 
 
 class Headings:
     """Where a stage is told of the steps that come to it."""
 
-    def __init__(self, model: Model, before: Way, device: torch.device) -> None:
+    def __init__(self, model: Model, before: Way, device: torch.device, taps: TapShape | None) -> None:
+        """`taps`: what who drafts reads, if anybody does."""
         self._model = model
         self._before = before
         self._device = device
+        self._taps = taps
 
     def meet(self, place: Place) -> bool:
         """Wait until the stage before is at this step. False: it has a newer one, and this one must be dropped."""
@@ -132,6 +142,8 @@ class Headings:
         """What was sent behind it, which nobody reads."""
         if heading.num_tokens:
             self._before.receive(room_for_hidden(self._model, heading.num_tokens, self._device))
+        if heading.num_tokens and heading.is_tapped and self._taps is not None:
+            self._before.receive(self._taps.rows(heading.num_tokens, self._model.dtype, self._device))
         if heading.compares:
             self._before.take()
 
@@ -149,26 +161,38 @@ class Teller:
             self._epoch = epoch
             self._tell(Told(Place(epoch, 0)))
 
-    def tell(self, told: Told, found: Sequence[torch.Tensor] = ()) -> None:
-        """What was found, and tensors that are exact in 64 bits: ids and probabilities."""
+    def tell(
+        self, told: Told, found: Sequence[torch.Tensor] = (), tapped: torch.Tensor | None = None
+    ) -> None:
+        """What was found, and tensors that are exact in 64 bits: ids and probabilities.
+
+        `tapped`: hidden states, a row for each token, for the first stage alone.
+        """
         told.count = sum(numbers.numel() for numbers in found)
-        self._tell(told)
+        self._tell(told, 0 if tapped is None else len(tapped))
         if told.count:
             sent = torch.cat([numbers.reshape(-1).double() for numbers in found])
             for each in self._ways:
                 each.send(sent)
+        if tapped is not None:
+            self._ways[0].send(tapped)
 
-    def _tell(self, told: Told) -> None:
-        for each in self._ways:
+    def _tell(self, told: Told, num_tapped: int = 0) -> None:
+        first, *others = self._ways
+        first.put(*replace(told, num_tapped=num_tapped).numbers())
+        for each in others:
             each.put(*told.numbers())
 
 
 class Listener:
     """The end of another stage."""
 
-    def __init__(self, told: Way, device: torch.device) -> None:
+    def __init__(self, model: Model, told: Way, device: torch.device, taps: TapShape | None) -> None:
+        """`taps`: as for `Headings`."""
+        self._dtype = model.dtype
         self._told = told
         self._device = device
+        self._taps = taps
 
     def has_come(self) -> bool:
         """Whether there is something to hear."""
@@ -179,6 +203,7 @@ class Listener:
         numbers = self._told.take()
         while (told := Told.of(numbers)).place < place:
             self.read(told)
+            self.read_tapped(told)
             numbers = self._told.take()
         if told.place != place:
             self._told.put_back(numbers)
@@ -190,6 +215,13 @@ class Listener:
         if not told.count:
             return torch.empty(0, dtype=torch.float64, device=self._device)
         return self._told.receive(torch.zeros(told.count, dtype=torch.float64, device=self._device))
+
+    def read_tapped(self, told: Told) -> torch.Tensor | None:
+        """The hidden states for who drafts, as it reads them, if there are any; behind `read`."""
+        if not told.num_tapped or self._taps is None:
+            return None
+        rows = self._taps.rows(told.num_tapped, self._dtype, self._device)
+        return unrolled(self._told.receive(rows), len(self._taps.layers))
 
 
 def read_found(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from penstock_server.architectures.lengths import check_lengths
 from penstock_server.base.config import ServerConfig
 from penstock_server.base.errors import StartError
-from penstock_server.files.draft_folder import DraftFolder, DraftModelFolder, open_draft_folder
+from penstock_server.files.draft_folder import DraftFolder, open_draft_folder
 from penstock_server.files.model_folder import ModelFolder, open_folder
 
 
@@ -32,11 +32,11 @@ def open_folders(config: ServerConfig) -> Folders:
         _check_experts(folder)
     draft = open_draft_folder(config, folder)
     if config.group.num_stages > 1:
-        _check_stages(config, folder, draft)
+        _check_stages(config, folder)
     return Folders(folder, draft)
 
 
-def _check_stages(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) -> None:
+def _check_stages(config: ServerConfig, folder: ModelFolder) -> None:
     """Raise StartError unless the layers can be divided among stages."""
     flag = f"--pipeline-parallel-size {config.group.num_stages}"
     if folder.spec is None:
@@ -47,11 +47,6 @@ def _check_stages(config: ServerConfig, folder: ModelFolder, draft: DraftFolder 
     if config.group.num_stages > folder.spec.num_layers:
         raise StartError(
             f"{flag} is more than the {folder.spec.num_layers} layers of this model; each stage needs one"
-        )
-    if draft is not None and not isinstance(draft, DraftModelFolder):
-        raise StartError(
-            f"{flag}: the heads of --speculation {config.drafter} read what the last stage computes, and the first one "
-            "drafts; use draft, ngram or suffix"
         )
 
 

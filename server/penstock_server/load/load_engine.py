@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -35,16 +36,18 @@ from penstock_server.load.medusa import load_medusa
 from penstock_server.load.mtp import load_mtp
 from penstock_server.load.read_model import quantization_of, read_decoder, scales_of
 from penstock_server.load.sizes import choose_graph_sizes, choose_limits, wanted_limits
+from penstock_server.load.taps import reads_states, tap_shape
 from penstock_server.network.adapters import AdaptedModel
 from penstock_server.network.base_weights import BaseWeights
 from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import TapShape
 from penstock_server.network.heap import keep_freed_blocks
 from penstock_server.network.kv_cache import CacheFormat
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.model import Model
 from penstock_server.network.peer_memory import meet_peers
 from penstock_server.network.quantization.quantization import Quantization
-from penstock_server.network.stage import Ranks, meet
+from penstock_server.network.stage import WHOLE, Ranks, meet
 
 logger = logging.getLogger(__name__)
 
@@ -110,15 +113,12 @@ def load(
     attention = choose_backend(config, folder.spec, ranks.part, dtype, cache_dtype, device)
     with stage(logger, "weights"):
         expert_parallel = choose_expert_parallel(config.group, folder.spec)
-        placement = Placement(ranks.part, dtype, config.batch_invariant, expert_parallel, ranks.stage)
+        stages = replace(ranks.stage, drafts_with_head=draft is not None and reads_states(draft))
+        placement = Placement(ranks.part, dtype, config.batch_invariant, expert_parallel, stages)
         quantization = quantization_of(config, folder, device, placement)
         model = allocating("the weights", _model, config, folder, placement, device, quantization)
         check_kept(config, model, draft is not None)
-    drafting = None
-    # The first stage drafts for all.
-    if draft is not None and ranks.stage.is_first:
-        with stage(logger, "draft model"):
-            drafting = _drafting(config, draft, model, placement, device)
+    drafting = None if draft is None else _drafting(config, draft, model, placement, device)
     logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
     grammars = _grammars(config, model) if lasting is None else lasting.grammars
     scales = scales_of(folder, ranks.stage, dtype, cache_dtype)
@@ -150,6 +150,16 @@ def _meet_peers(
 
 
 def _drafting(
+    config: ServerConfig, draft: DraftFolder, model: Model, placement: Placement, device: torch.device
+) -> Drafting | TapShape | None:
+    """What drafts. The first stage drafts for all; others leave it hidden states, if it reads any."""
+    if not placement.stage.is_first:
+        return tap_shape(draft, model)
+    with stage(logger, "draft model"):
+        return _what_drafts(config, draft, model, replace(placement, stage=WHOLE), device)
+
+
+def _what_drafts(
     config: ServerConfig, draft: DraftFolder, model: Model, placement: Placement, device: torch.device
 ) -> Drafting:
     if isinstance(draft, MedusaFolder):

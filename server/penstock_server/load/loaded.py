@@ -14,7 +14,7 @@ from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.description import Description
 from penstock_server.engine.draft_states import DraftStates
-from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.drafting import Drafter, Tapped
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.graph_pool import GraphPool
@@ -38,6 +38,7 @@ from penstock_server.load.draft_model import DraftModel
 from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.network.distributed import Group
 from penstock_server.network.eagle import EagleHead
+from penstock_server.network.forward_input import TapShape
 from penstock_server.network.kv_cache import CacheFormat, KVCache, block_bytes
 from penstock_server.network.medusa import MedusaHeads
 from penstock_server.network.model import Model
@@ -67,8 +68,9 @@ class Loaded(NamedTuple):
     attention: Backend
     # None where weights are not quantized.
     quantization: QuantizationFacts | None
-    # None where tokens are drafted from those of the sequence.
-    draft: Drafting | None
+    # None where tokens are drafted from those of the sequence; hidden states that are left for what drafts in the first
+    # stage.
+    draft: Drafting | TapShape | None
     versions: Versions
     # Whether each of several ranks has whole experts.
     expert_parallel: bool
@@ -121,6 +123,8 @@ class Loaded(NamedTuple):
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool
     ) -> Drafter:
         """Who drafts, whether it pays or not."""
+        if isinstance(self.draft, TapShape):
+            return Tapped(self.draft)
         if self.draft is None:
             return SuffixDrafter(slots) if self.config.drafter == "suffix" else NgramDrafter(slots)
         group = self.ranks.part

@@ -259,7 +259,7 @@ class Decoder(nn.Module):
         names, size = spec.names, (spec.vocab_size, spec.hidden_size)
         tied_head = names.lm_head if spec.tied_embeddings else ""
         embedding = VocabEmbedding(names.embedding, *size, placement, head=tied_head)
-        is_head_here = self.stage.is_last and spec.tied_embeddings
+        is_head_here = self.stage.has_head and spec.tied_embeddings
         self._add("embedding", embedding, self.stage.is_first or is_head_here)
         positions = None
         if names.positions:
@@ -270,7 +270,7 @@ class Decoder(nn.Module):
         if not spec.tied_embeddings:
             head = UnitHead if spec.unit_head else VocabEmbedding
             lm_head = head(names.lm_head, *size, placement, spec.head_bias, names.lm_head)
-        self._add("lm_head", lm_head, self.stage.is_last)
+        self._add("lm_head", lm_head, self.stage.has_head)
 
     def _add_layers(self, layers: list[DecoderLayer]) -> None:
         first, end = self._numbers.start, self._numbers.stop
@@ -284,7 +284,7 @@ class Decoder(nn.Module):
             return Norm(name, spec.hidden_size, spec.norm, placement) if name else None
 
         self._add("embedding_norm", norm(spec.names.embedding_norm), self.stage.is_first)
-        self._add("final_norm", norm(spec.names.final_norm), self.stage.is_last)
+        self._add("final_norm", norm(spec.names.final_norm), self.stage.has_head)
 
     def _add(self, name: str, module: nn.Module | None, is_here: bool) -> None:
         """An attribute; what is elsewhere is none of PyTorch's, which would find it among the modules of this one."""

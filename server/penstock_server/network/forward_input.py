@@ -28,6 +28,10 @@ class TapShape(NamedTuple):
     layers: tuple[int, ...]
     size: int
 
+    def rows(self, num_tokens: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Memory for them as they go from stage to stage: [num_tokens, len(layers) * size]."""
+        return torch.zeros(num_tokens, len(self.layers) * self.size, dtype=dtype, device=device)
+
     def taps(self, num_tokens: int, dtype: torch.dtype, device: torch.device) -> Taps:
         """Memory for those of a step."""
         sizes = (len(self.layers), num_tokens, self.size)

@@ -12,6 +12,7 @@ import torch
 
 from penstock_server.base.config import GroupConfig
 from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import Taps
 from penstock_server.network.way import Way, way
 
 
@@ -29,6 +30,8 @@ class Stage:
     # From the last stage, where this is another one; where it is the last, to all others.
     told: Way | None = None
     tells: tuple[Way, ...] = ()
+    # Whether the first stage has the head, too, because who drafts there scores tokens with it.
+    drafts_with_head: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -37,8 +40,13 @@ class Stage:
 
     @property
     def is_last(self) -> bool:
-        """Whether it has the head, and chooses tokens."""
+        """Whether it chooses tokens."""
         return self.number == self.count - 1
+
+    @property
+    def has_head(self) -> bool:
+        """Whether it has the head and the norm before it."""
+        return self.is_last or (self.is_first and self.drafts_with_head)
 
     @property
     def in_pass(self) -> tuple[Group | Way, ...]:
@@ -65,6 +73,32 @@ class Stage:
         """To the stage behind, if there is one."""
         if self.behind is not None:
             self.behind.send(hidden)
+
+    def carry(self, taps: Taps, num_layers: int) -> None:
+        """Take over the hidden states that the stages before left, and hand all of them on.
+
+        `num_layers`: of the model, in all stages.
+        """
+        own, sizes = self.layers(num_layers), taps.states.shape
+        is_own = [layer in own or (layer == num_layers and self.is_last) for layer in taps.layers]
+        if self.before is not None:
+            rows = taps.states.new_zeros(sizes[1], sizes[0] * sizes[2])
+            found = unrolled(self.before.receive(rows), sizes[0])
+            for place, theirs, is_mine in zip(taps.states, found, is_own, strict=True):
+                if not is_mine:
+                    place.copy_(theirs)
+        if self.behind is not None:
+            self.behind.send(rolled(taps.states))
+
+
+def rolled(states: torch.Tensor) -> torch.Tensor:
+    """[num_taps, num_tokens, size] as they go from stage to stage: a row for each token."""
+    return states.transpose(0, 1).flatten(1).contiguous()
+
+
+def unrolled(rows: torch.Tensor, num_taps: int) -> torch.Tensor:
+    """What `rolled` was made of."""
+    return rows.view(len(rows), num_taps, rows.shape[1] // num_taps).transpose(0, 1)
 
 
 # All layers are here.
