@@ -46,7 +46,11 @@ BLOCK_SIZE = 4
 
 
 # Of heads that the ops in C take its passes are recordings.
-@pytest.mark.parametrize("options", [{}, {"head_dim": 16}], ids=["free", "recorded"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"head_dim": 16}, CASES["deepseek_v3"], {"family": "youtu", **LATENT}],
+    ids=["free", "recorded", "latents", "other latents"],
+)
 def test_a_drafter_equal_to_the_model_is_always_right(
     saved_model: Callable[..., Any], options: dict[str, Any]
 ) -> None:
@@ -118,9 +122,11 @@ def test_a_slot_far_behind_catches_up_by_parts(
         ({}, OTHER, 2, 1),
         ({"head_dim": 16}, {"head_dim": 16}, 2, 1),
         ({"head_dim": 16}, {"head_dim": 16}, 2, 2),
+        ({}, {"family": "youtu", **LATENT}, 2, 1),
+        (CASES["deepseek_v3"], OTHER, 2, 1),
         ({}, OTHER, 4, 2),
     ],
-    ids=["divided", "whole", "recorded", "two stages", "two stages of two"],
+    ids=["divided", "whole", "recorded", "two stages", "latents draft", "for latents", "two stages of two"],
 )
 def test_all_ranks_draft_the_same(
     saved_model: Callable[..., Any],
@@ -239,7 +245,6 @@ def test_what_cannot_draft_is_refused_by_name(saved_model: Callable[..., Any], t
         r"strange/tokenizer.json has 301 tokens, .* 301, and only 101 are in both": strange,
         "computed by the code of transformers": changed(folder, tmp_path / "olmo", model_type="olmo"),
         "keep a state": saved_model(**CASES["lfm2"]).folder,
-        "attends to latents": saved_model("youtu", **LATENT).folder,
     }
     for message, draft in refused.items():
         with pytest.raises(StartError, match=f"--draft-model: (?s:.)*({message})"):

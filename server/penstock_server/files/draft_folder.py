@@ -91,7 +91,7 @@ def _read_by_heads(target: ModelFolder) -> ModelSpec:
 
 
 def _checked(folder: ModelFolder) -> ModelSpec:
-    """What the draft model is; raises StartError unless all that it remembers are keys and values."""
+    """What the draft model is; raises StartError unless all that it remembers is what it attends to."""
     spec, path = folder.spec, folder.path
     if spec is None:
         raise StartError(
@@ -101,8 +101,6 @@ def _checked(folder: ModelFolder) -> ModelSpec:
         raise StartError(
             f"{path}: layers of {folder.model_type} keep a state, which cannot go back behind a wrong draft"
         )
-    if spec.latent is not None:
-        raise StartError(f"{path}: {folder.model_type} attends to latents, which no draft model may do yet")
     return spec
 
 

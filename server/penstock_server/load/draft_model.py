@@ -77,7 +77,8 @@ def _load(
     decoder = allocating("its weights", read_decoder, folder, placement, device, lengths, quantization)
     model = _translated(decoder, draft.tokens, target.vocab_size, device)
     scales = scales_of(folder, placement.stage, dtype, cache_dtype)
-    return DraftModel(model, CacheFormat(cache_dtype, scales, attention.attend), attention)
+    cache_format = CacheFormat(cache_dtype, scales, attention.attend, attention.attend_latents)
+    return DraftModel(model, cache_format, attention)
 
 
 def _translated(decoder: Decoder, tokens: TokenMap | None, vocab_size: int, device: torch.device) -> Model:
