@@ -6,6 +6,7 @@ use crate::base::error::Error;
 use crate::block_events::options::OpenEndpoint;
 use crate::chat::ChatFormatError;
 use crate::engine::EngineError;
+use crate::engine::condition::BeyondLimit;
 use crate::engine::replica_access::ReplicaAccessError;
 use crate::http::auth::ApiKeyError;
 use crate::inference::limits::LimitsError;
@@ -41,6 +42,8 @@ pub enum ServeError {
     ReplicaAccess(#[from] ReplicaAccessError),
     #[error(transparent)]
     BlockEvents(#[from] OpenEndpoint),
+    #[error(transparent)]
+    BeyondBudget(#[from] BeyondLimit),
     #[error("cannot set up the metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error("cannot serve: {0}")]

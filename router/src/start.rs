@@ -66,6 +66,7 @@ pub(crate) async fn build(
     let condition = ConditionRecord(config.condition_record.clone());
     let wanted = Wanted::new(condition, options.condition.first(), options.condition.on_request());
     let mut engines = connect_any(replica_groups::to_connect(config, &wanted, recorded.as_ref())?).await?;
+    check_awake_bytes(config, &engines)?;
     let facts = connected(&engines).facts().clone();
     let texts = Texts::load(config, tokenizer, &facts)?;
     let limits = RequestLimits::new(&options.limits, &facts)?;
@@ -166,6 +167,15 @@ fn state(
             metrics.access_log_drops(),
         )?,
     })
+}
+
+/// Refuses a model that no other could make enough room for. Replicas that are not there yet are taken to be like the first.
+/// Not when the router was started again: shards may have come back with some more meanwhile, and serve.
+fn check_awake_bytes(config: &RouterConfig, engines: &[ShardedEngine]) -> Result<(), ServeError> {
+    let limit = config.options.condition.max_awake_bytes.filter(|_| config.router_restarts == 0);
+    let takes = connected(engines).awake_bytes().times(engines.len() as u64);
+    let name = config.options.names.served_model_name.first().unwrap_or(&config.model_id);
+    limit.map_or(Ok(()), |limit| limit.check(name, takes)).map_err(ServeError::from)
 }
 
 fn replica_record(config: &RouterConfig) -> ReplicaRecord {

@@ -38,10 +38,17 @@ fn failures(before: &[ReplicaStatus], now: &[ReplicaStatus]) -> Vec<Line> {
 mod tests {
     use super::*;
     use crate::base::role::Role;
+    use crate::engine::condition::AwakeBytes;
 
     #[test]
     fn only_a_replica_that_has_just_failed_is_reported() {
-        let one = |replica, status| ReplicaStatus { replica, takes_requests: true, role: Role::Both, status };
+        let one = |replica, status| ReplicaStatus {
+            replica,
+            takes_requests: true,
+            role: Role::Both,
+            awake_bytes: AwakeBytes::default(),
+            status,
+        };
         let ready = |replica| one(replica, EngineStatus::Ready);
         let down = |replica| one(replica, EngineStatus::Restarting("gone".to_owned()));
         let lines =

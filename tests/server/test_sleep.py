@@ -89,7 +89,33 @@ def test_a_shard_gives_its_memory_back_and_computes_the_same_tokens_afterwards(
         assert abs(resident_mb(shards[0]) - awake_mb) < 0.5 * pool_mb
     after = shards[0].describe()
     after.last_epoch = before.last_epoch
+    # What steps have recorded since the start counts, too.
+    after.awake_bytes.CopyFrom(before.awake_bytes)
     assert after == before
+
+
+def test_what_a_shard_has_awake_beyond_its_sleep_is_told_awake_and_asleep(
+    shards: list[Shard], tmp_path: Path
+) -> None:
+    wake_up(shards)
+    described = shards[0].describe()
+    pool = 8_001 * 16 * 2 * _position_bytes(described)
+    cache_only, everything = described.awake_bytes.level_1, described.awake_bytes.level_2
+    # Recorded steps have 64 MiB for their results, mostly unused.
+    assert pool < cache_only < pool + 2**28
+    # The weights of the tiny model in 32 bits.
+    assert 10_000 < everything - cache_only < 2**20
+    adapter = pb.LoadAdapterRequest(path=str(write(tmp_path / "adapter", tensors())))
+    ask(shards, "LoadAdapter", adapter)
+    sleep(shards, 1)
+    with_adapter = shards[0].describe().awake_bytes
+    assert cache_only < with_adapter.level_1
+    assert with_adapter.level_2 - with_adapter.level_1 == everything - cache_only
+    wake_up(shards)
+    sleep(shards, 2)
+    without = shards[0].describe().awake_bytes
+    assert without.level_1 < with_adapter.level_1
+    wake_up(shards)
 
 
 def _position_bytes(described: pb.DescribeResponse) -> int:

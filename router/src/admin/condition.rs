@@ -53,5 +53,6 @@ fn told(admin: &Admin, condition: &Condition) -> ModelCondition {
         sleep_level: condition.sleep_level(),
         is_changing: admin.engine.status() == EngineStatus::Changing,
         is_needed: admin.engine.wanted().is_needed(),
+        awake_bytes: admin.engine.awake_bytes(),
     }
 }

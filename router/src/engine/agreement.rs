@@ -146,6 +146,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Quantization;
+    use crate::engine::condition::AwakeBytes;
 
     fn facts() -> EngineFacts {
         EngineFacts {
@@ -212,6 +213,7 @@ mod tests {
             weights_label: String::new(),
             role: if rank == 0 { Role::Prefill } else { Role::Decode },
             block_source: None,
+            awake_bytes: AwakeBytes::default(),
             facts,
         }
     }

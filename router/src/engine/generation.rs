@@ -14,7 +14,7 @@ use crate::engine::EngineFacts;
 use crate::engine::adapters::{AdapterLease, AdapterUse};
 use crate::engine::arrivals::{Arrivals, Arriving};
 use crate::engine::changes::{Change, ChangeReply};
-use crate::engine::condition::Wanted;
+use crate::engine::condition::{AwakeBytes, Wanted};
 use crate::engine::membership::Members;
 use crate::observe::telemetry::{RequestTrace, SequenceTrace};
 
@@ -84,6 +84,7 @@ pub(crate) struct ReplicaStatus {
     pub replica: usize,
     pub takes_requests: bool,
     pub role: Role,
+    pub awake_bytes: AwakeBytes,
     pub status: EngineStatus,
 }
 
@@ -154,6 +155,16 @@ impl EngineHandle {
     /// What each replica is for, in the order of their numbers.
     pub fn roles(&self) -> Vec<Role> {
         self.status.borrow().iter().map(|replica| replica.role).collect()
+    }
+
+    /// What it takes to wake up, over all shards of all replicas. One that was not connected yet is taken to be like others.
+    pub fn awake_bytes(&self) -> AwakeBytes {
+        let all = self.status.borrow();
+        let known: Vec<_> =
+            all.iter().map(|one| one.awake_bytes).filter(|it| *it != AwakeBytes::default()).collect();
+        let unknown = (all.len() - known.len()) as u64;
+        let like_others = known.first().map(|first| first.times(unknown));
+        known.into_iter().chain(like_others).sum()
     }
 
     /// Whether the engine loop turns, whatever the shards do.

@@ -51,7 +51,7 @@ use thiserror::Error;
 use utoipa::ToSchema;
 
 use block_transfer::{BlockFetcher, GroupSource};
-use condition::Condition;
+use condition::{AwakeBytes, Condition};
 
 use crate::base::role::Role;
 
@@ -311,6 +311,11 @@ pub trait Engine: Send {
     /// What its replica is for, as the shards said when they were connected last.
     fn role(&self) -> Role {
         Role::Both
+    }
+
+    /// What its shards take to wake up, as they said when they were connected last.
+    fn awake_bytes(&self) -> AwakeBytes {
+        AwakeBytes::default()
     }
 
     /// Where others fetch its blocks, if they can; while its stream is open.

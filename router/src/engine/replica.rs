@@ -11,7 +11,7 @@ use penstock_scheduler::{
 use tokio::sync::oneshot;
 
 use super::block_transfer::{BlockFetcher, GroupSource};
-use super::condition::Condition;
+use super::condition::{AwakeBytes, Condition};
 use super::generation::EngineStatus;
 use super::link::{Arrival, Link};
 use super::membership::{ReplicaEntry, ReplicaState};
@@ -26,6 +26,7 @@ pub(super) struct Replica {
     origin: Origin,
     /// What it is for; not known before its shards were connected.
     role: Role,
+    awake_bytes: AwakeBytes,
     link: Link,
     status: EngineStatus,
     scheduler: Scheduler,
@@ -68,6 +69,7 @@ impl Replica {
             number,
             origin,
             role: engine.role(),
+            awake_bytes: engine.awake_bytes(),
             status: if was_connected { status_of(&*engine) } else { waiting() },
             link: if was_connected { Link::Up(engine) } else { Link::down(engine) },
             scheduler,
@@ -93,6 +95,11 @@ impl Replica {
     /// What it is for.
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// What its shards take to wake up.
+    pub fn awake_bytes(&self) -> AwakeBytes {
+        self.awake_bytes
     }
 
     /// Where others fetch its blocks, if they can.
@@ -310,6 +317,7 @@ impl Replica {
         self.scheduler.set_weights(engine.condition().weights_number());
         self.status = status_of(&*engine);
         self.role = engine.role();
+        self.awake_bytes = engine.awake_bytes();
         self.link = Link::Up(engine);
         std::mem::replace(&mut self.was_connected, true)
     }

@@ -223,6 +223,7 @@ impl Replicas {
             replica: replica.number(),
             takes_requests: replica.takes_requests(),
             role: replica.role(),
+            awake_bytes: replica.awake_bytes(),
             status: replica.status().clone(),
         };
         self.replicas.iter().map(status).collect()

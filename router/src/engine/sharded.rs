@@ -12,7 +12,7 @@ use super::adapters::Adapters;
 use super::agreement::{agreed_facts, agreed_outcome, agreed_role, teller};
 use super::block_transfer::{BlockFetcher, BlockSource, GroupSource};
 use super::client::{Connection, Description, Patience};
-use super::condition::{Condition, Wanted};
+use super::condition::{AwakeBytes, Condition, Wanted};
 use super::group_stream::GroupStream;
 use super::groups::{Group, Groups};
 use super::heartbeats::Heartbeats;
@@ -57,6 +57,8 @@ pub struct ShardedEngine {
     role: Role,
     /// Where their blocks are fetched from, by rank; empty if they cannot be.
     block_sources: Vec<BlockSource>,
+    /// What they take to wake up, as they said when they were connected last.
+    awake_bytes: AwakeBytes,
     /// Its entry among all groups.
     group: Arc<Group>,
     groups: Groups,
@@ -113,6 +115,7 @@ impl ShardedEngine {
             condition: Condition::default(),
             role: Role::Both,
             block_sources: Vec::new(),
+            awake_bytes: AwakeBytes::default(),
             group,
             groups,
             adapters: None,
@@ -139,6 +142,7 @@ impl ShardedEngine {
         self.way =
             Way::open(connections, self.epoch, options.step_timeout, &condition, teller(&self.facts)).await?;
         self.role = agreed_role(&described)?;
+        self.awake_bytes = described.iter().map(|it| it.awake_bytes).sum();
         self.block_sources = described.into_iter().map_while(|it| it.block_source).collect();
         (self.instance_ids, self.is_known) = (ids, true);
         self.condition = condition;
@@ -350,6 +354,10 @@ impl Engine for ShardedEngine {
 
     fn role(&self) -> Role {
         self.role
+    }
+
+    fn awake_bytes(&self) -> AwakeBytes {
+        self.awake_bytes
     }
 
     fn block_source(&self) -> Option<GroupSource> {

@@ -243,7 +243,9 @@ async fn a_client_that_leaves_is_dropped_wherever_its_request_went() {
 async fn info_stats_and_health_tell_of_every_replica() {
     let server =
         Server::with_replicas(vec![FakeEngine::gated(facts()), FakeEngine::gated(facts())], limits());
-    assert_eq!(server.get("/info").await.json()["num_replicas"], 2);
+    let info = server.get("/info").await.json();
+    assert_eq!(info["num_replicas"], 2);
+    assert_eq!(info["awake_bytes"], json!({ "level_1": 1400, "level_2": 2000 }), "of both");
     server.control.break_with("gone");
     server.allow_steps(1);
     let asked = server.open("/generate_stream", json!({ "inputs": "hello" })).await;

@@ -172,7 +172,9 @@ async fn the_routes_are_those_of_vllm() {
     assert_eq!(server.get("/health/live").await.status, StatusCode::OK);
     let stats = server.get("/stats").await.json();
     assert_eq!((&stats["status"], &stats["status_reason"]), (&json!("asleep"), &json!("the model sleeps")));
-    assert_eq!(server.get("/info").await.json()["sleep_level"], 1);
+    let info = server.get("/info").await.json();
+    assert_eq!(info["sleep_level"], 1);
+    assert_eq!(info["awake_bytes"], json!({ "level_1": 700, "level_2": 1000 }), "known asleep, too");
     assert!(server.get("/metrics").await.text.contains("\ntgi_sleep_level 1\n"));
     let reply =
         server.post("/generate", json!({ "inputs": "hi", "parameters": { "max_new_tokens": 2 } })).await;

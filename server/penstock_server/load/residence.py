@@ -31,6 +31,7 @@ from penstock_server.files.folders import Folders, open_folders
 from penstock_server.files.same_model import check_same, replaceable
 from penstock_server.files.versions import Versions, read_versions
 from penstock_server.load.allocation import allocating
+from penstock_server.load.awake_memory import AwakeBytes, AwakeMemory
 from penstock_server.load.free_memory import free_memory
 from penstock_server.load.load_engine import Lasting, Prepared, load, prepare
 from penstock_server.load.loaded import Loaded
@@ -88,7 +89,10 @@ class Residence:
         # None where weights are dropped.
         self._prepared: Prepared | None = prepared
         self._parked: Parked | None = _parked(loaded)
+        self._memory = AwakeMemory(loaded)
         self._engine: Engine | None = wrap(prepared.engine())
+        # What it takes to wake up, as it was last measured.
+        self.awake_bytes: AwakeBytes = self._memory.measure(self._engine)
 
     @property
     def engine(self) -> Engine | None:
@@ -110,6 +114,7 @@ class Residence:
             # Cycles of what was there when the shard became ready are collected, too.
             gc.unfreeze()
             if self._engine is not None:
+                self.awake_bytes = self._memory.measure(self._engine)
                 self._leave_engine(self._engine)
             if level is SleepLevel.WEIGHTS_DROPPED:
                 self._prepared = self._parked = None

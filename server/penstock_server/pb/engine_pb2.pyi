@@ -182,7 +182,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization", "num_snapshots", "weights_version", "tokenizer_version", "sleep_level", "expert_parallel", "weights_label", "num_stages", "role", "block_source")
+    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization", "num_snapshots", "weights_version", "tokenizer_version", "sleep_level", "expert_parallel", "weights_label", "num_stages", "role", "block_source", "awake_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,7 @@ class DescribeResponse(_message.Message):
     NUM_STAGES_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    AWAKE_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     model_type: str
@@ -247,7 +248,16 @@ class DescribeResponse(_message.Message):
     num_stages: int
     role: str
     block_source: BlockSource
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., num_snapshots: _Optional[int] = ..., weights_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., sleep_level: _Optional[int] = ..., expert_parallel: bool = ..., weights_label: _Optional[str] = ..., num_stages: _Optional[int] = ..., role: _Optional[str] = ..., block_source: _Optional[_Union[BlockSource, _Mapping]] = ...) -> None: ...
+    awake_bytes: AwakeBytes
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., num_snapshots: _Optional[int] = ..., weights_version: _Optional[str] = ..., tokenizer_version: _Optional[str] = ..., sleep_level: _Optional[int] = ..., expert_parallel: bool = ..., weights_label: _Optional[str] = ..., num_stages: _Optional[int] = ..., role: _Optional[str] = ..., block_source: _Optional[_Union[BlockSource, _Mapping]] = ..., awake_bytes: _Optional[_Union[AwakeBytes, _Mapping]] = ...) -> None: ...
+
+class AwakeBytes(_message.Message):
+    __slots__ = ("level_1", "level_2")
+    LEVEL_1_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_2_FIELD_NUMBER: _ClassVar[int]
+    level_1: int
+    level_2: int
+    def __init__(self, level_1: _Optional[int] = ..., level_2: _Optional[int] = ...) -> None: ...
 
 class Quantization(_message.Message):
     __slots__ = ("format", "num_matrices", "num_bytes", "num_bytes_in_16_bits", "plain", "from_cache")

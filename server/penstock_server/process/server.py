@@ -11,7 +11,7 @@ from penstock_server.process.stop_pipe import StopPipe
 from penstock_server.rpc import faults as faulty
 from penstock_server.rpc.calls import Calls
 from penstock_server.rpc.changes import Changes
-from penstock_server.rpc.conversion import Encoding, description_to_pb
+from penstock_server.rpc.conversion import Encoding, awake_bytes_to_pb, description_to_pb
 from penstock_server.rpc.endpoint import open_endpoint
 from penstock_server.rpc.listeners import Listeners
 from penstock_server.rpc.step_loop import StepLoop
@@ -37,6 +37,7 @@ def serve(config: ServerConfig, folders: Folders, begun: float) -> int:
     encoding = Encoding(config.group.tells_tokens, None if faults is None else faults.spoil)
     described = description_to_pb(description)
     described.role = config.role
+    described.awake_bytes.CopyFrom(awake_bytes_to_pb(residence.awake_bytes))
     blocks = None
     if config.blocks is not None:
         hold = faulty.Faults().before_blocks if faults is None else faults.before_blocks

@@ -8,6 +8,7 @@ from penstock_server.base.errors import CallRefused, WeightsKept
 from penstock_server.engine.engine import Engine
 from penstock_server.load.residence import Residence, SleepLevel
 from penstock_server.pb import engine_pb2 as pb
+from penstock_server.rpc.conversion import awake_bytes_to_pb
 from penstock_server.rpc.step_loop import Change, StepLoop
 
 _LEVELS = (SleepLevel.WEIGHTS_KEPT, SleepLevel.WEIGHTS_DROPPED)
@@ -66,5 +67,6 @@ class Changes:
         engine = change()
         self._described.sleep_level = self._residence.level.value
         self._described.weights_label = self._residence.label
+        self._described.awake_bytes.CopyFrom(awake_bytes_to_pb(self._residence.awake_bytes))
         self._describe(self._described)
         return engine

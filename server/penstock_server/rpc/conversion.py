@@ -15,6 +15,7 @@ from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Admit, Appends, Grammar, Numbers, Plan, Spans
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.files.generation_config import GenerationDefaults
+from penstock_server.load.awake_memory import AwakeBytes
 from penstock_server.load.receiving import Announced, Meeting
 from penstock_server.pb import engine_pb2 as pb
 
@@ -68,6 +69,11 @@ def description_to_pb(description: Description) -> pb.DescribeResponse:
         if description.quantization is None
         else pb.Quantization(**description.quantization._asdict()),
     )
+
+
+def awake_bytes_to_pb(known: AwakeBytes) -> pb.AwakeBytes:
+    """What a shard takes to wake up."""
+    return pb.AwakeBytes(level_1=known.level_1, level_2=known.level_2)
 
 
 def generation_to_pb(known: GenerationDefaults | None) -> pb.GenerationDefaults | None:

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::api::condition::update::WeightsState;
 use crate::base::role::Role;
+use crate::engine::condition::AwakeBytes;
 use crate::engine::{EngineFacts, GenerationDefaults, Quantization};
 use crate::http::state::AppState;
 
@@ -54,6 +55,8 @@ pub struct Info {
     docker_label: Option<String>,
     /// 0 while the model is awake, else how deep it sleeps: 1 or 2.
     sleep_level: u32,
+    /// Memory of the devices that the model takes awake beyond what it takes asleep, over all shards of all replicas.
+    awake_bytes: AwakeBytes,
     /// The weights in use: `weights_version`, `weights_number`.
     #[serde(flatten)]
     weights: WeightsState,
@@ -100,6 +103,7 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
         sha: None,
         docker_label: None,
         sleep_level: condition.sleep_level(),
+        awake_bytes: app.inference.engine.awake_bytes(),
         weights: WeightsState::new(&condition, &facts.weights_version),
         adapters: app.inference.adapters.list().iter().map(|adapter| adapter.name.to_string()).collect(),
         max_adapters: facts.max_adapters,

@@ -3,6 +3,7 @@
 use super::{Description, pb};
 use crate::base::role::Role;
 use crate::engine::block_transfer::BlockSource;
+use crate::engine::condition::AwakeBytes;
 use crate::engine::{EngineFacts, GenerationDefaults, Quantization};
 
 impl From<pb::DescribeResponse> for Description {
@@ -17,6 +18,7 @@ impl From<pb::DescribeResponse> for Description {
             block_source: response
                 .block_source
                 .map(|source| BlockSource { address: source.address, secret: source.secret }),
+            awake_bytes: response.awake_bytes.map(Into::into).unwrap_or_default(),
             facts: EngineFacts {
                 version: response.version,
                 model_type: response.model_type,
@@ -45,6 +47,12 @@ impl From<pb::DescribeResponse> for Description {
                 tokenizer_version: response.tokenizer_version,
             },
         }
+    }
+}
+
+impl From<pb::AwakeBytes> for AwakeBytes {
+    fn from(pb::AwakeBytes { level_1, level_2 }: pb::AwakeBytes) -> Self {
+        Self { level_1, level_2 }
     }
 }
 

@@ -24,7 +24,7 @@ use tower::service_fn;
 
 use super::adapters::{LoadFailure, LoadedAdapter, Source, UnloadFailure};
 use super::block_transfer::BlockSource;
-use super::condition::Weights;
+use super::condition::{AwakeBytes, Weights};
 use super::mutual_tls::MutualTls;
 use super::shard_socket::{Credentials, Place, ShardSocket};
 use super::{EngineError, EngineFacts};
@@ -66,6 +66,8 @@ pub(super) struct Description {
     pub role: Role,
     /// Where its blocks are fetched from, if they can be.
     pub block_source: Option<BlockSource>,
+    /// What it takes to wake up.
+    pub awake_bytes: AwakeBytes,
 }
 
 /// Why a shard does not become what is wanted of it.

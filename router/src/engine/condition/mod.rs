@@ -1,6 +1,7 @@
 //! What the shards of a server are to be like, whichever processes they are: asleep or awake, and with which weights. Shards that come back after a
 //! crash are brought to it, and so are those that the next router of the server finds.
 
+mod awake_limit;
 mod on_request;
 mod options;
 mod record;
@@ -10,10 +11,11 @@ mod weights;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use awake_limit::{AwakeLimit, BeyondLimit};
 pub use on_request::OnRequest;
 pub use options::ConditionOptions;
 pub use record::ConditionRecord;
-pub use state::{Condition, ModelCondition, SleepLevel};
+pub use state::{AwakeBytes, Condition, ModelCondition, SleepLevel};
 pub use weights::{NewWeights, Weights};
 
 /// What the shards of all replicas are to be like. Cheap to clone; the engine loop changes it.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
 
+use super::awake_limit::AwakeLimit;
 use super::on_request::OnRequest;
 use super::state::{Condition, SleepLevel};
 use crate::base::boolean::boolean;
@@ -25,6 +26,11 @@ pub struct ConditionOptions {
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=2))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asleep_at_start: Option<u32>,
+
+    /// Bytes that the model may take awake beyond what it takes asleep, and how deep it sleeps, as LEVEL:BYTES
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_awake_bytes: Option<AwakeLimit>,
 
     /// Everyone may send the model to sleep, wake it and replace its weights, where the server has no API keys; where it
     /// has some, a key needs model=change in --api-key-file

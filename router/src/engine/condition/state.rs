@@ -1,6 +1,9 @@
 //! What shards are like.
 
+use std::iter::Sum;
+
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::weights::Weights;
 
@@ -60,6 +63,36 @@ impl Condition {
     }
 }
 
+/// Bytes that shards have in the memory of their devices while they are awake, beyond those that they have while they sleep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AwakeBytes {
+    /// While they sleep at level 1.
+    pub level_1: u64,
+    /// While they sleep at level 2.
+    pub level_2: u64,
+}
+
+impl AwakeBytes {
+    /// What it takes to wake up from this level.
+    pub fn beyond(self, level: u32) -> u64 {
+        if level <= SleepLevel::WeightsKept.number() { self.level_1 } else { self.level_2 }
+    }
+
+    /// Of so many that are alike.
+    pub fn times(self, count: u64) -> Self {
+        Self { level_1: self.level_1 * count, level_2: self.level_2 * count }
+    }
+}
+
+impl Sum for AwakeBytes {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            level_1: sum.level_1 + one.level_1,
+            level_2: sum.level_2 + one.level_2,
+        })
+    }
+}
+
 /// What a model is like, as its admin socket tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelCondition {
@@ -69,4 +102,6 @@ pub struct ModelCondition {
     pub is_changing: bool,
     /// Whether something waits for it to be told to wake up.
     pub is_needed: bool,
+    /// What it takes to wake up, over all shards of all replicas.
+    pub awake_bytes: AwakeBytes,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use penstock_router::engine::adapters::Adapters;
-use penstock_router::engine::condition::{Condition, Wanted};
+use penstock_router::engine::condition::{AwakeBytes, Condition, Wanted};
 use penstock_router::engine::{Engine, EngineError, EngineFacts, Origin};
 use penstock_scheduler::{Outcome, Plan, StepTimings};
 use tokio::sync::Semaphore;
@@ -170,6 +170,10 @@ impl FakeEngine {
 impl Engine for FakeEngine {
     fn facts(&self) -> &EngineFacts {
         &self.facts
+    }
+
+    fn awake_bytes(&self) -> AwakeBytes {
+        AwakeBytes { level_1: 700, level_2: 1000 }
     }
 
     fn origin(&self) -> Origin {
