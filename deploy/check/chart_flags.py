@@ -33,6 +33,7 @@ OF_THE_CHART = {
         "model",
         "max-models",
         "max-awake-models",
+        "max-awake-gb",
         "sleep-level",
         "min-awake-time",
         "uds",

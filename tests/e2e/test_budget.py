@@ -1,4 +1,7 @@
-"""Three models of which two are awake at once: each gives its own tokens, and no stream is touched by the others."""
+"""Three models of which two are awake at once: each gives its own tokens, and no stream is touched by the others.
+
+Then models of different sizes, of which as many are awake as have room.
+"""
 
 import json
 import re
@@ -21,12 +24,17 @@ pytestmark = pytest.mark.timeout(300)
 NAMES = ("a", "b", "c")
 LONG, SHORT = 160, 8
 MAX_AWAKE = 2
+# Tokens of the caches, each of 512 bytes. What a model records of its steps takes up to 140 MB beside them.
+CACHES = {"a": 900_000, "b": 900_000, "large": 2_000_000, "tiny": 4_096}
+# Two small ones fit, with a tiny one; or a large and a tiny one. No more than two are awake in any case.
+MAX_AWAKE_GB = 1.4
 
 
 @pytest.fixture(scope="module")
 def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     b = make_model(tmp_path_factory.mktemp("b"), hidden_act="gelu")
-    return {"a": model, "b": b, "c": make_model(tmp_path_factory.mktemp("c"), tie_word_embeddings=True)}
+    c = make_model(tmp_path_factory.mktemp("c"), tie_word_embeddings=True)
+    return {"a": model, "b": b, "c": c, "large": c, "tiny": c}
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +43,25 @@ def server(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     tmp = tmp_path_factory.mktemp("run")
     holds = {"a": faults.hold_file(tmp), "b": tmp / "hold-b"}
     flags = [
-        f"--model={name}={folder}" + (f",fault=hold:{holds[name]}:100" if name in holds else "")
-        for name, folder in folders.items()
+        f"--model={name}={folders[name]}" + (f",fault=hold:{holds[name]}:100" if name in holds else "")
+        for name in NAMES
     ]
     budget = (f"--max-awake-models={MAX_AWAKE}", "--min-awake-time=0", "--max-models=4")
     others = ("--dtype=float32", "--allow-model-changes", f"--admin-socket={tmp / 'admin'}")
     with Launched(tmp, *flags, *budget, *others) as launched:
+        yield launched.wait_until_serving()
+
+
+@pytest.fixture(scope="module")
+def weighed(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    """Models that take different amounts of memory."""
+    tmp = tmp_path_factory.mktemp("run")
+    models = [
+        f"--model={name}={folders[name]},max_batch_total_tokens={tokens}" for name, tokens in CACHES.items()
+    ]
+    budget = (f"--max-awake-gb={MAX_AWAKE_GB}", "--max-awake-models=2", "--min-awake-time=0")
+    others = ("--max-models=5", "--dtype=float32", f"--admin-socket={tmp / 'admin'}")
+    with Launched(tmp, *models, *budget, *others) as launched:
         yield launched.wait_until_serving()
 
 
@@ -76,7 +97,9 @@ def _check(records: list[Record], folders: dict[str, Path]) -> None:
     for record in records:
         assert record.end == COMPLETE, record
         expected, _ = greedy(
-            folders[record.body["model"]], record.body["inputs"], record.body["parameters"]["max_new_tokens"]
+            folders[record.body["model"]],
+            record.body["inputs"],
+            record.body["parameters"]["max_new_tokens"],
         )
         assert record.tokens[: len(expected)] == expected, record
 
@@ -221,9 +244,85 @@ def test_a_proxy_that_is_started_again_finds_the_models_as_they_are(
     _check(Load(server, [_body(name, 7) for name in NAMES]).finish(), folders)
 
 
+def _awake(admin: AdminSocket) -> list[str]:
+    return sorted(name for name, state in _states(admin).items() if state == "ready")
+
+
+def test_as_many_begin_awake_as_fit_and_all_say_what_they_take(weighed: Launched) -> None:
+    admin = AdminSocket(weighed.tmp / "admin")
+    wait_until(lambda: _awake(admin) == ["a", "b"], 10 * SLACK)
+    infos = {name: json.loads(weighed.get(f"/info?model={name}")[1]) for name in CACHES}
+    takes = {name: info["awake_bytes"]["level_1"] for name, info in infos.items()}
+    for name, tokens in CACHES.items():
+        assert 512 * tokens < takes[name] < 512 * tokens + 150e6, takes
+        assert infos[name]["awake_bytes"]["level_2"] > takes[name]
+        assert _metric(weighed, f'tgi_model_awake_bytes{{model="{name}"}}') == takes[name]
+    assert _metric(weighed, "tgi_awake_budget_bytes") == MAX_AWAKE_GB * 1e9
+    assert _metric(weighed, "tgi_awake_bytes") == takes["a"] + takes["b"]
+
+
+@pytest.mark.parametrize(
+    ("needed", "awake"),
+    [
+        ("large", ["large"]),  # two small ones sleep for it
+        ("tiny", ["large", "tiny"]),  # nobody does
+        ("a", ["a", "tiny"]),  # only the large one, although the tiny one was used later
+        ("b", ["a", "b"]),  # they would fit, but are too many
+    ],
+)
+def test_as_many_models_sleep_as_have_to(
+    weighed: Launched, folders: dict[str, Path], needed: str, awake: list[str]
+) -> None:
+    _check(Load(weighed, [_body(needed, number) for number in range(2)]).finish(), folders)
+    assert _awake(AdminSocket(weighed.tmp / "admin")) == awake
+    assert (f'needed="{needed}"' in weighed.stderr) == (needed != "tiny"), "the log says for whom they sleep"
+
+
+def test_models_of_all_sizes_that_are_used_at_once_give_their_own_tokens(
+    weighed: Launched, folders: dict[str, Path]
+) -> None:
+    names = list(CACHES)
+    with Traffic(weighed, 3, lambda dice: Record(_body(dice.choice(names), dice.randrange(3)))) as traffic:
+        wait_until(lambda: len(traffic.records) > 20, 60 * SLACK)
+    _check(traffic.records, folders)
+    assert _metric(weighed, "tgi_awake_bytes") <= MAX_AWAKE_GB * 1e9
+
+
+def test_a_model_that_takes_more_than_the_budget_is_not_loaded(
+    weighed: Launched, folders: dict[str, Path]
+) -> None:
+    admin = AdminSocket(weighed.tmp / "admin")
+    flags = {"max_batch_total_tokens": 3_000_000}
+    status, refused = admin.call(
+        "POST", "/models", {"name": "huge", "model": str(folders["c"]), "flags": flags}
+    )
+    assert status == 502, refused
+    found = re.search(r"the model `huge` takes (\d+) bytes .* --max-awake-gb allows (\d+);", refused["error"])
+    assert found, refused
+    assert (int(found[1]) > 3_000_000 * 512, int(found[2])) == (True, int(MAX_AWAKE_GB * 1e9))
+    assert sorted(_states(admin)) == sorted(CACHES)
+    status, loaded = admin.call("POST", "/models", {"name": "d", "model": str(folders["c"])})
+    assert status == 201, loaded
+    _check(
+        Load(weighed, [_body(name, 4) for name in (*CACHES, "d")]).finish(), {**folders, "d": folders["c"]}
+    )
+
+
+def test_a_server_with_a_model_that_takes_more_than_the_budget_does_not_start(
+    launch: Launch, folders: dict[str, Path]
+) -> None:
+    model = f"--model=big={folders['a']},max_batch_total_tokens=1000000"
+    code, stderr = launch(model, "--max-awake-gb=0.4", "--dtype=float32").end()
+    assert code == 1, stderr
+    assert re.search(r"the model `big` takes \d+ bytes .* --max-awake-gb allows 400000000;", stderr), stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--max-awake-gb=1"], "--model <NAME=MODEL"),
+        (["--model=a=/m", "--max-awake-gb=0"], "`0` is no number of GB"),
+        (["--model=a=/m", "--sleep-level=2"], "--max-awake-gb"),
         (["--max-awake-models=1"], "--model <NAME=MODEL"),
         (
             ["--model=a=/m", "--max-awake-models=1", "--wake-on-request=false"],

@@ -19,7 +19,7 @@ pub struct ModelsArgs {
     #[arg(long, env, requires = "model", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub max_models: Option<u32>,
 
-    /// How many of them are awake
+    /// Which of them are awake
     #[command(flatten)]
     pub budget: BudgetOptions,
 }
@@ -35,7 +35,8 @@ impl ModelsArgs {
         self.max_models.unwrap_or(u32::try_from(self.model.len()).unwrap_or(u32::MAX))
     }
 
-    /// Models that compute at once, among which the machine is divided.
+    /// Models that may compute at once, among which the machine is divided. How many of them have room in a budget of bytes
+    /// is not asked: it depends on how large the caches are that they make of their parts of the machine.
     pub fn most_awake(&self) -> u32 {
         self.budget.max_awake_models.map_or(self.most(), |awake| awake.min(self.most()))
     }
@@ -90,7 +91,10 @@ fn flag(text: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::args::Args;
 
     #[test]
     fn a_model_has_a_name_a_place_and_flags_of_its_own() {
@@ -99,6 +103,33 @@ mod tests {
         let flags = [("num-shard", "2"), ("quantize", "int8"), ("lora-adapters", "s=/a")];
         assert_eq!((spec.name.as_str(), spec.model.as_str()), ("org/chat", "/models/m"));
         assert_eq!(spec.flags, flags.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn a_budget_has_one_limit_or_both_and_divides_the_machine_by_models_alone() {
+        let parsed = |line: &str| {
+            let words = ["launcher", "--model=a=/m", "--model=b=/m", "--model=c=/m"];
+            let args = Args::try_parse_from(words.into_iter().chain(line.split_whitespace()));
+            args.map(|args| args.models).map_err(|error| error.to_string())
+        };
+        for (line, most_awake, max_bytes) in [
+            ("--max-awake-gb 7.5", 3, Some(7_500_000_000)),
+            ("--max-awake-gb 0.001 --max-models 5 --min-awake-time 9", 5, Some(1_000_000)),
+            ("--max-awake-gb 24 --max-awake-models 2 --sleep-level 2", 2, Some(24_000_000_000)),
+            ("--max-awake-models 2", 2, None),
+        ] {
+            let models = parsed(line).expect(line);
+            let rules = models.budget.rules().expect("a budget");
+            assert_eq!((models.most_awake(), rules.max_bytes), (most_awake, max_bytes), "{line}");
+        }
+        assert_eq!(parsed("").expect("no budget").budget.rules(), None);
+        for (line, reason) in [
+            ("--sleep-level 2", "<--max-awake-models <MAX_AWAKE_MODELS>|--max-awake-gb <MAX_AWAKE_GB>>"),
+            ("--max-awake-gb 5GB", "`5GB` is no number of GB"),
+        ] {
+            let error = parsed(line).expect_err(line);
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

@@ -14,10 +14,11 @@ use crate::plan::{EachStart, ProcessSpec, Readiness, num_gpus};
 use crate::words;
 
 /// Flags that are those of the whole server: the launcher of a model is not given them, and no model has its own.
-const OF_SERVER: [&str; 17] = [
+const OF_SERVER: [&str; 18] = [
     "model",
     "max-models",
     "max-awake-models",
+    "max-awake-gb",
     "sleep-level",
     "min-awake-time",
     "model-id",
@@ -52,7 +53,7 @@ pub struct Common {
     pub parent_pipe_fd: i32,
     /// Models that share the machine at once.
     pub machine_share: u32,
-    /// How many models are awake, if not all are.
+    /// Which models are awake, if not all are.
     pub budget: Option<BudgetOptions>,
 }
 
@@ -129,7 +130,10 @@ impl Common {
     fn flags_of_rest(&self, number: usize, budget: &BudgetOptions, is_awake: bool) -> Vec<String> {
         let asleep = (!is_awake).then(|| format!("--asleep-at-start={}", budget.sleep_level));
         let socket = format!("--admin-socket={}", self.admin_socket(number).display());
-        [socket, "--wake-when-told".to_owned()].into_iter().chain(asleep).collect()
+        let limit = budget
+            .max_awake_gb
+            .map(|most| format!("--max-awake-bytes={}:{}", budget.sleep_level, most.bytes()));
+        [socket, "--wake-when-told".to_owned()].into_iter().chain(asleep).chain(limit).collect()
     }
 
     /// The proxy.
@@ -210,6 +214,8 @@ pub fn write_models(path: &Path, text: &str) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use penstock_router::engine::condition::AwakeLimit;
+    use penstock_router::proxy::budget::Gigabytes;
 
     use super::*;
 
@@ -258,9 +264,14 @@ mod tests {
 
     #[test]
     fn a_model_under_a_budget_waits_to_be_told_on_a_socket_of_its_own() {
-        let budget = BudgetOptions { max_awake_models: Some(1), sleep_level: 2, min_awake_time: 5 };
-        let common =
-            Common { budget: Some(budget.clone()), ..common("--max-awake-models 1 --sleep-level=2") };
+        let budget = BudgetOptions {
+            max_awake_models: Some(1),
+            max_awake_gb: Some(Gigabytes::of_bytes(7_500_000_000)),
+            sleep_level: 2,
+            min_awake_time: 5,
+        };
+        let line = "--max-awake-models 1 --max-awake-gb 7.5 --sleep-level=2";
+        let common = Common { budget: Some(budget.clone()), ..common(line) };
         let hardware = Hardware { num_gpus: 0, num_cpus: 8 };
         let checked = common.check(&"a=/m".parse().expect("a model"), &hardware).expect("valid");
         for (is_awake, level) in [(true, None), (false, Some(2))] {
@@ -268,7 +279,9 @@ mod tests {
             let program = std::iter::once("launcher".to_owned());
             let args = Args::try_parse_from(program.chain(spec.args)).expect("it starts");
             assert_eq!(args.router.condition.asleep_at_start, level);
-            assert!(args.router.condition.wake_when_told && args.models.budget.max_awake_models.is_none());
+            assert!(args.router.condition.wake_when_told && !args.models.budget.is_given());
+            let limit = args.router.condition.max_awake_bytes;
+            assert_eq!(limit, Some(AwakeLimit { sleep_level: 2, bytes: 7_500_000_000 }));
             assert_eq!(args.router.replicas.admin_socket, Some("/tmp/penstock-x/model-3.admin".into()));
         }
         let refused = common.check(&"a=/m,wake_on_request=false".parse().expect("a model"), &hardware);

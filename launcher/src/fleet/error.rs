@@ -17,7 +17,7 @@ pub enum FleetError {
     #[error("--model {name}: {reason}")]
     Plan { name: String, reason: PlanError },
     #[error(
-        "--model {name}: --wake-on-request false cannot be used with --max-awake-models: a model that was sent to sleep for another would never wake up"
+        "--model {name}: --wake-on-request false cannot be used with --max-awake-models or --max-awake-gb: a model that was sent to sleep for another would never wake up"
     )]
     NeverWoken { name: String },
     #[error("`{0}` is the name of two models: name each model, and each adapter, once")]

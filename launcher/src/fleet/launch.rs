@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use penstock_router::base::private_socket::PrivateSocket;
 use penstock_router::http::auth::ApiKeys;
+use penstock_router::proxy::budget::BudgetOptions;
 use tokio::sync::mpsc;
 
 use super::admin;
@@ -52,7 +53,7 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         keys: with_keys_in_a_file(args, &keys, run_dir.path())?.router.api_key_file,
         parent_pipe_fd: parent_pipe.fd(),
         machine_share: args.models.most_awake(),
-        budget: Some(args.models.budget.clone()).filter(|budget| budget.max_awake_models.is_some()),
+        budget: Some(args.models.budget.clone()).filter(BudgetOptions::is_given),
     };
     let hardware = Hardware::detect();
     let gpus = Gpus::new(hardware.num_gpus, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())

@@ -131,12 +131,12 @@ impl Fleet {
         Ok((place, process))
     }
 
-    /// Whether a model on these GPUs is within the budget, beside those that start awake. One that is loaded while others
-    /// serve sleeps until it is needed.
+    /// Whether a model on these GPUs is within the budget, beside those that start awake. Where bytes count, which are known
+    /// when it is loaded, that is one: when it stays awake, the proxy wakes others that fit beside it. One that is loaded
+    /// while others serve sleeps until it is needed.
     fn may_start_awake(&self, gpus: &[String]) -> bool {
-        let Some(most) = self.common.budget.as_ref().and_then(|budget| budget.max_awake_models) else {
-            return true;
-        };
+        let Some(budget) = &self.common.budget else { return true };
+        let most = budget.max_awake_gb.map_or(budget.max_awake_models, |_| Some(1)).unwrap_or(u32::MAX);
         let awake = || self.models().filter(|model| model.starts_awake);
         let is_free = |gpu: &String| !awake().any(|model| model.gpus.contains(gpu));
         !self.is_serving && awake().count() < most as usize && gpus.iter().all(is_free)

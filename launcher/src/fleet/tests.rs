@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use penstock_router::proxy::budget::BudgetOptions;
+use penstock_router::proxy::budget::{BudgetOptions, Gigabytes};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
@@ -180,7 +180,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_started() {
 }
 
 fn budget(max_awake: u32) -> Option<BudgetOptions> {
-    Some(BudgetOptions { max_awake_models: Some(max_awake), sleep_level: 1, min_awake_time: 0 })
+    Some(BudgetOptions { max_awake_models: Some(max_awake), sleep_level: 1, ..BudgetOptions::default() })
 }
 
 #[test]
@@ -199,6 +199,26 @@ fn models_beyond_the_budget_start_first_and_asleep() {
     // On GPU 0 and 1; the third takes turns with the first.
     assert_eq!(start(3, 2, &three).0, [false, false, true]);
     assert_eq!(start(3, 2, &["a=/m,num_shard=2", "b=/m"]).0, [false, true]);
+}
+
+#[test]
+fn where_bytes_count_the_first_model_starts_awake_and_last() {
+    let bytes = BudgetOptions {
+        max_awake_gb: Some(Gigabytes::of_bytes(1)),
+        sleep_level: 1,
+        ..BudgetOptions::default()
+    };
+    for budget in [bytes.clone(), BudgetOptions { max_awake_models: Some(2), ..bytes }] {
+        let mut fleet = empty(Some(budget), 0, Path::new("/tmp/penstock-x"));
+        let mut flags = Vec::new();
+        for model in ["a=/m", "b=/m", "c=/m"] {
+            flags.push(fleet.add(model.parse().expect("a model")).expect("a place").1.args.join(" "));
+        }
+        assert_eq!(fleet.order_of_start(), [[1], [2], [0]]);
+        let asleep = |flags: &String| flags.contains("--asleep-at-start=1");
+        assert_eq!(flags.iter().map(asleep).collect::<Vec<_>>(), [false, true, true]);
+        assert!(flags.iter().all(|flags| flags.contains("--max-awake-bytes=1:1")));
+    }
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub struct ProxyMetrics {
     pub matched_tokens: Counter,
     pub access_log_drops: Counter,
     pub awake_models: Gauge,
+    pub awake_bytes: Gauge,
+    pub awake_budget_bytes: Gauge,
     pub waking_duration: Histogram,
     recorder: Arc<PrometheusRecorder>,
 }
@@ -38,6 +40,7 @@ pub struct UpstreamMetrics {
 pub struct RestMetrics {
     pub wakes: Counter,
     pub evictions: Counter,
+    pub awake_bytes: Gauge,
 }
 
 impl ProxyMetrics {
@@ -68,6 +71,12 @@ impl ProxyMetrics {
                 .counter("tgi_access_log_dropped_lines", "Lines of the access log that were not written"),
             awake_models: names
                 .gauge("tgi_awake_models", "Models that are awake, or not yet asleep; 0 without a budget"),
+            awake_bytes: names.gauge(
+                "tgi_awake_bytes",
+                "Memory that these models take awake beyond what they take asleep; 0 without a budget",
+            ),
+            awake_budget_bytes: names
+                .gauge("tgi_awake_budget_bytes", "--max-awake-gb in bytes; 0 without such a budget"),
             waking_duration: names.histogram(
                 "tgi_model_waking_duration",
                 "From the call that wakes a model to its answer, seconds",
@@ -105,6 +114,11 @@ impl ProxyMetrics {
             evictions: names.named_counter(
                 "tgi_model_evictions",
                 "Times that a model was sent to sleep for another",
+                &labels,
+            ),
+            awake_bytes: names.named_gauge(
+                "tgi_model_awake_bytes",
+                "Memory that the model takes awake beyond what it takes asleep; 0 while that is not known",
                 &labels,
             ),
         }

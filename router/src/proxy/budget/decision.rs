@@ -1,8 +1,9 @@
 //! Pure: which model sleeps or wakes next. Told what the models are like, it says one step; no clock and no I/O.
 //!
 //! Those that are needed come in the order in which they were first needed. For one of them, all that share a device with it
-//! have to sleep, and if as many are awake as may be, the least recently used other one. Only a model without a request that
-//! has been awake for long enough leaves.
+//! have to sleep, and beside them as many of the least recently used ones as make room for it: nobody, if all who may leave
+//! would not be enough. Only a model without a request that has been awake for long enough leaves. What waits for room is not
+//! overtaken by what came later, however small that is: it would take the room that becomes free.
 
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub struct Model {
     pub number: usize,
     /// Devices that no two models use at once.
     pub devices: Vec<String>,
+    /// What it takes awake beyond what it takes asleep; no more than the budget.
+    pub bytes: u64,
     /// What it is like.
     pub state: State,
     /// Requests that it has.
@@ -72,14 +75,76 @@ pub enum Step {
     Refuse(usize),
 }
 
+/// A step, and the model that is needed, if one is the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decided {
+    /// What is to be done.
+    pub step: Step,
+    /// For which model.
+    pub needed: Option<usize>,
+}
+
 /// The next step; `None` if there is nothing to do now.
-pub fn next(models: &[Model], rules: &Rules, now: Duration) -> Option<Step> {
+pub fn next(models: &[Model], rules: &Rules, now: Duration) -> Option<Decided> {
     let fleet = Fleet { models, rules, now };
-    let mut needed: Vec<_> =
-        models.iter().filter_map(|model| Some((model.state.need()?, model.number, model))).collect();
-    needed.sort_by_key(|(need, number, _)| (need.since, *number));
-    let wakes = needed.into_iter().find_map(|(need, _, model)| fleet.step_for(model, need));
-    wakes.or_else(|| fleet.step_back())
+    let mut ahead = Ahead::default();
+    for (need, model) in fleet.needed() {
+        match fleet.help_for(model, need, &ahead) {
+            Help::Step(step) => return Some(Decided { step, needed: Some(model.number) }),
+            Help::None => {}
+            Help::Device => ahead.add(model, fleet.in_the_way(model)),
+            // Who came later waits behind it.
+            Help::Room => break,
+        }
+    }
+    fleet.step_back().map(|step| Decided { step, needed: None })
+}
+
+/// The first model that sleeps and has room beside all that are awake: nobody needs it, but it would wake up at once if
+/// somebody did. `None` while anybody is needed.
+pub fn fill(models: &[Model], rules: &Rules) -> Option<Step> {
+    let fleet = Fleet { models, rules, now: Duration::ZERO };
+    if fleet.needed().next().is_some() {
+        return None;
+    }
+    let asleep = models.iter().filter(|model| model.state == State::Asleep(None));
+    let has_room = |model: &&Model| {
+        let taking: Vec<_> = fleet.taking_memory().collect();
+        fleet.fits(&taking, &[model]) && !taking.iter().any(|other| other.shares_device_with(model))
+    };
+    asleep.filter(has_room).map(|model| model.number).min().map(Step::Wake)
+}
+
+/// What comes of a need.
+enum Help {
+    /// This is done next.
+    Step(Step),
+    /// Nothing can be done for it now, and it waits for no room.
+    None,
+    /// It waits for its devices. Others may go on with what it does not need.
+    Device,
+    /// There is no room for it yet.
+    Room,
+}
+
+/// Models that wait for their devices, and came before the one that is looked at.
+#[derive(Default)]
+struct Ahead<'a> {
+    /// They will be awake.
+    models: Vec<&'a Model>,
+    /// These leave in their favour, and in nobody else's.
+    leaving: Vec<&'a Model>,
+}
+
+impl<'a> Ahead<'a> {
+    fn add(&mut self, model: &'a Model, in_the_way: Vec<&'a Model>) {
+        self.models.push(model);
+        self.leaving.extend(in_the_way);
+    }
+
+    fn makes_leave(&self, model: &Model) -> bool {
+        self.leaving.iter().any(|one| one.number == model.number)
+    }
 }
 
 struct Fleet<'a> {
@@ -89,23 +154,92 @@ struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
+    /// Those that are needed, in their order.
+    fn needed(&self) -> impl Iterator<Item = (Need, &Model)> {
+        let mut needed: Vec<_> =
+            self.models.iter().filter_map(|model| Some((model.state.need()?, model))).collect();
+        needed.sort_by_key(|(need, model)| (need.since, model.number));
+        needed.into_iter()
+    }
+
     /// What helps a model that is needed.
-    fn step_for(&self, model: &Model, need: Need) -> Option<Step> {
+    fn help_for(&self, model: &Model, need: Need, ahead: &Ahead) -> Help {
         if let Some(failed) = need.failed
             && self.now < failed.at + WAKE_AGAIN
         {
-            return self.step_after_failure(model, failed);
+            return self.step_after_failure(model, failed).map_or(Help::None, Help::Step);
         }
-        let in_the_way: Vec<_> =
-            self.taking_memory().filter(|other| other.shares_device_with(model)).collect();
-        if let Some(first) = in_the_way.first() {
-            return in_the_way.iter().all(|other| self.may_leave(other)).then_some(Step::Sleep(first.number));
+        if ahead.models.iter().any(|other| other.shares_device_with(model)) {
+            return Help::Device;
         }
-        if self.taking_memory().count() < self.rules.max_awake {
-            return Some(Step::Wake(model.number));
+        let Some(leaving) = self.who_leaves(model, ahead) else { return Help::Room };
+        let in_the_way = self.in_the_way(model);
+        if in_the_way.iter().any(|other| !other.falls_asleep() && !self.may_leave(other)) {
+            return Help::Device;
         }
-        let is_room_coming = self.staying().count() < self.rules.max_awake;
-        if is_room_coming { None } else { self.least_recently_used().map(|other| Step::Sleep(other.number)) }
+        let all = || in_the_way.iter().chain(&leaving);
+        if let Some(other) = all().find(|other| other.is_awake()) {
+            return Help::Step(Step::Sleep(other.number));
+        }
+        let taking: Vec<_> = self.taking_memory().collect();
+        // Otherwise the memory of those that leave is still taken.
+        match (leaving.is_empty(), in_the_way.is_empty()) {
+            (true, true) if self.fits(&taking, &[model]) => Help::Step(Step::Wake(model.number)),
+            (true, false) => Help::Device,
+            _ => Help::Room,
+        }
+    }
+
+    /// Those that take memory and a device of this model.
+    fn in_the_way(&self, model: &Model) -> Vec<&Model> {
+        self.taking_memory().filter(|other| other.shares_device_with(model)).collect()
+    }
+
+    /// Who sleeps, or falls asleep already, beside those in its way, so that there is room for this model and those ahead of
+    /// it; `None` if there would not be enough if all left that may.
+    fn who_leaves(&self, model: &Model, ahead: &Ahead) -> Option<Vec<&Model>> {
+        let others = self.taking_memory();
+        let others = others.filter(|other| !other.shares_device_with(model) && !ahead.makes_leave(other));
+        let coming: Vec<_> = ahead.models.iter().copied().chain([model]).collect();
+        let may_leave = |other: &Model| other.falls_asleep() || self.may_leave(other);
+        self.fewest(&others.collect::<Vec<_>>(), |staying| self.fits(staying, &coming), may_leave)
+    }
+
+    /// The least recently used of those that may leave, as many as it takes until those that stay fit. Who of them need not
+    /// leave, because one that was used later takes more than all that is missing, stays.
+    fn fewest<'a>(
+        &self,
+        taking: &[&'a Model],
+        fit: impl Fn(&[&Model]) -> bool,
+        may_leave: impl Fn(&Model) -> bool,
+    ) -> Option<Vec<&'a Model>> {
+        let mut candidates: Vec<_> = taking.iter().copied().filter(|model| may_leave(model)).collect();
+        candidates.sort_by_key(|model| (model.is_awake(), model.used, model.number));
+        let is_left_by =
+            |model: &Model, leaving: &[&Model]| leaving.iter().any(|one| one.number == model.number);
+        let do_fit = |leaving: &[&Model]| {
+            let staying: Vec<_> =
+                taking.iter().copied().filter(|model| !is_left_by(model, leaving)).collect();
+            fit(&staying)
+        };
+        let count = (0..=candidates.len()).find(|count| do_fit(&candidates[..*count]))?;
+        let mut leaving = candidates[..count].to_vec();
+        for index in (0..leaving.len()).rev() {
+            let mut fewer = leaving.clone();
+            fewer.remove(index);
+            // What falls asleep cannot be stopped.
+            if leaving[index].is_awake() && do_fit(&fewer) {
+                leaving = fewer;
+            }
+        }
+        Some(leaving)
+    }
+
+    /// Whether all of these are within the budget: those that stay, and those that come.
+    fn fits(&self, staying: &[&Model], coming: &[&Model]) -> bool {
+        let all = || staying.iter().chain(coming);
+        let bytes = all().fold(0_u64, |sum, one| sum.saturating_add(one.bytes));
+        all().count() <= self.rules.max_awake && self.rules.max_bytes.is_none_or(|most| bytes <= most)
     }
 
     /// Another one leaves in its favour. When none can, who asked for it is told.
@@ -113,22 +247,30 @@ impl Fleet<'_> {
         if self.models.iter().any(|other| other.state == State::FallingAsleep) {
             return None;
         }
-        let leaves = self.least_recently_used().filter(|_| !failed.spares_others);
+        let leaves =
+            self.least_recently_used(|other| self.may_leave(other)).filter(|_| !failed.spares_others);
         leaves
             .map(|other| Step::Sleep(other.number))
             .or_else(|| (!failed.is_told).then_some(Step::Refuse(model.number)))
     }
 
-    /// Where more models are awake than may be, because somebody woke one by hand or a process was started again, the least
-    /// recently used one without a request leaves, however long it was awake.
+    /// Where more is awake than may be, because somebody woke a model by hand or a process was started again, those leave
+    /// that have no request, as many as it takes, however long they were awake.
     fn step_back(&self) -> Option<Step> {
-        let is_idle = |model: &&Model| model.is_awake() && model.num_requests == 0;
-        let conflicts = |model: &&Model| {
+        let is_idle = |model: &Model| model.is_awake() && model.num_requests == 0;
+        let conflicts = |model: &Model| {
             self.staying().any(|other| other.number != model.number && other.shares_device_with(model))
         };
-        let is_too_many = self.staying().count() > self.rules.max_awake;
-        let candidates = self.models.iter().filter(is_idle).filter(|model| is_too_many || conflicts(model));
-        candidates.min_by_key(|model| (model.used, model.number)).map(|model| Step::Sleep(model.number))
+        let sleep = |model: &Model| Step::Sleep(model.number);
+        if let Some(model) = self.least_recently_used(|model| is_idle(model) && conflicts(model)) {
+            return Some(sleep(model));
+        }
+        let staying: Vec<_> = self.staying().collect();
+        let leaving = self.fewest(&staying, |staying| self.fits(staying, &[]), is_idle);
+        match leaving {
+            Some(leaving) => leaving.first().map(|model| sleep(model)),
+            None => self.least_recently_used(is_idle).map(sleep),
+        }
     }
 
     fn taking_memory(&self) -> impl Iterator<Item = &Model> {
@@ -136,12 +278,12 @@ impl Fleet<'_> {
     }
 
     fn staying(&self) -> impl Iterator<Item = &Model> {
-        self.taking_memory().filter(|model| model.state != State::FallingAsleep)
+        self.taking_memory().filter(|model| !model.falls_asleep())
     }
 
-    fn least_recently_used(&self) -> Option<&Model> {
-        let may_leave = self.models.iter().filter(|model| self.may_leave(model));
-        may_leave.min_by_key(|model| (model.used, model.number))
+    fn least_recently_used(&self, is_one: impl Fn(&Model) -> bool) -> Option<&Model> {
+        let among = self.models.iter().filter(|model| is_one(model));
+        among.min_by_key(|model| (model.used, model.number))
     }
 
     fn may_leave(&self, model: &Model) -> bool {
@@ -153,6 +295,10 @@ impl Fleet<'_> {
 impl Model {
     fn is_awake(&self) -> bool {
         matches!(self.state, State::Awake(_))
+    }
+
+    fn falls_asleep(&self) -> bool {
+        self.state == State::FallingAsleep
     }
 
     /// Whether it is awake, or not yet asleep.

@@ -9,9 +9,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::control::ControlError;
-use super::decision::{Model, Step, next};
+use super::decision::{Decided, Model, Step, fill, next};
 use super::kept::{ASK_EVERY, Changed, Kept};
 use super::options::{BudgetOptions, Rules};
+
 use crate::base::launcher_line::Line;
 use crate::engine::condition::ModelCondition;
 use crate::proxy::metrics::ProxyMetrics;
@@ -38,6 +39,9 @@ pub struct Keeper {
     looked: Option<Instant>,
     started: Instant,
     told: Option<BTreeSet<usize>>,
+    /// Whether models that nobody needs yet wake up, because there is room for them: at the start, when nobody knew how much
+    /// each takes.
+    fills: bool,
 }
 
 /// What a model says of itself; nothing if nobody answers.
@@ -52,7 +56,9 @@ impl Keeper {
         let Some(rules) = options.and_then(|options| options.rules()) else {
             return std::future::pending().await;
         };
+        metrics.awake_budget_bytes.set(rules.max_bytes.unwrap_or(0) as f64);
         let keeper = Self {
+            fills: rules.max_bytes.is_some(),
             bell: models.bell(),
             models,
             rules,
@@ -134,10 +140,15 @@ impl Keeper {
         if !self.all_were_seen() || self.waits_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
-        while let Some(step) = next(&self.snapshot(), &self.rules, self.now()) {
-            if !self.begin(step) {
+        while let Some(decided) = next(&self.snapshot(), &self.rules, self.now()) {
+            if !self.begin(decided) {
                 return;
             }
+        }
+        while self.fills && !self.kept.is_empty() {
+            let step = fill(&self.snapshot(), &self.rules);
+            let filled = step.is_some_and(|step| self.begin(Decided { step, needed: None }));
+            self.fills = filled;
         }
     }
 
@@ -152,6 +163,7 @@ impl Keeper {
             Some(Model {
                 number: *number,
                 devices: gate.rest().devices.clone(),
+                bytes: self.bytes_of(kept),
                 state: kept.state,
                 num_requests: upstreams.num_requests(),
                 used: gate.used().saturating_duration_since(self.started),
@@ -160,11 +172,19 @@ impl Keeper {
         models.collect()
     }
 
+    /// What a model takes awake. How much one takes that is yet to be loaded nobody knows: it is loaded when no other is awake.
+    /// One that has come to take more than there may be takes it all, as it would never be awake else.
+    fn bytes_of(&self, kept: &Kept) -> u64 {
+        let Some(most) = self.rules.max_bytes else { return 0 };
+        kept.awake_bytes(self.rules.sleep_level).map_or(most, |bytes| bytes.min(most))
+    }
+
     /// Begins a step; `false` if it has become wrong meanwhile.
-    fn begin(&mut self, step: Step) -> bool {
+    fn begin(&mut self, Decided { step, needed }: Decided) -> bool {
         let (number, level) = (step.number(), self.rules.sleep_level);
+        let needed = needed.and_then(|needed| self.kept.get(&needed)).map(|kept| kept.name.clone());
         let Some(kept) = self.kept.get_mut(&number) else { return false };
-        if !kept.begin(step) {
+        if !kept.begin(step, needed.as_deref(), level) {
             return false;
         }
         if kept.is_loading {
@@ -208,6 +228,10 @@ impl Keeper {
         let awake: BTreeSet<_> =
             models.iter().filter(|model| model.takes_memory()).map(|model| model.number).collect();
         self.metrics.awake_models.set(awake.len() as f64);
+        let bytes =
+            awake.iter().filter_map(|number| self.kept.get(number)?.awake_bytes(self.rules.sleep_level));
+        self.metrics.awake_bytes.set(bytes.sum::<u64>() as f64);
+        self.kept.values().for_each(|kept| kept.report_bytes(self.rules.sleep_level));
         if self.told.as_ref() != Some(&awake) {
             Line::Awake(awake.iter().copied().collect()).write();
             self.told = Some(awake);

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use super::control::{Control, ControlError};
 use super::decision::{Failed, Need, State, Step};
 use super::gate::Gate;
-use crate::engine::condition::ModelCondition;
+use crate::engine::condition::{AwakeBytes, ModelCondition};
 use crate::proxy::metrics::{ProxyMetrics, RestMetrics};
 use crate::proxy::upstream::{Upstreams, WeakUpstreams};
 use crate::proxy::url::UpstreamUrl;
@@ -18,7 +18,7 @@ pub(super) const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// A model.
 pub(super) struct Kept {
-    name: String,
+    pub name: String,
     pub upstreams: WeakUpstreams,
     pub control: Control,
     pub state: State,
@@ -32,6 +32,8 @@ pub(super) struct Kept {
     pub is_asked: bool,
     /// Whether it ever answered, or did not in time: before that nothing is decided.
     pub was_seen: bool,
+    /// What it takes awake, as it said last; `None` before that.
+    awake_bytes: Option<AwakeBytes>,
     /// Whether it could not wake up although all left that may.
     spares_others: bool,
     metrics: RestMetrics,
@@ -66,6 +68,7 @@ impl Kept {
             asked: None,
             is_asked: false,
             was_seen: is_loading,
+            awake_bytes: None,
             spares_others: false,
         })
     }
@@ -87,6 +90,16 @@ impl Kept {
         !self.is_asked && !is_early && !self.is_changing && !self.is_loading
     }
 
+    /// What it takes awake beyond what it takes at this level; `None` if that is not known yet.
+    pub fn awake_bytes(&self, level: u32) -> Option<u64> {
+        self.awake_bytes.map(|bytes| bytes.beyond(level))
+    }
+
+    /// Has the metrics say so.
+    pub fn report_bytes(&self, level: u32) {
+        self.metrics.awake_bytes.set(self.awake_bytes(level).unwrap_or(0) as f64);
+    }
+
     /// Whether it may be otherwise than it was seen last.
     pub fn is_doubted(&self) -> bool {
         let Some(upstreams) = self.upstreams.upgrade() else { return false };
@@ -96,6 +109,7 @@ impl Kept {
 
     /// What it says of itself; `None` if it does not answer.
     pub fn see(&mut self, condition: Option<ModelCondition>, now: Duration) {
+        self.awake_bytes = condition.map(|condition| condition.awake_bytes).or(self.awake_bytes);
         self.state = match condition {
             None => State::Away,
             Some(ModelCondition { is_changing: true, sleep_level: 0, .. }) => State::WakingUp,
@@ -113,8 +127,10 @@ impl Kept {
         };
     }
 
-    /// `false` if it has been given a request since it was seen that it has none.
-    pub fn begin(&mut self, step: Step) -> bool {
+    /// `needed`: the name of the model for which this is done, if there is one. `false` if it has been given a request since it
+    /// was seen that it has none.
+    pub fn begin(&mut self, step: Step, needed: Option<&str>, level: u32) -> bool {
+        let awake_bytes = self.awake_bytes(level);
         match step {
             Step::Sleep(_) => {
                 let Some(upstreams) = self.upstreams.upgrade() else { return false };
@@ -124,11 +140,13 @@ impl Kept {
                     gate.set_closed(false);
                     return false;
                 }
-                info!(model = self.name, "the model has nothing to do, and sleeps in favour of another");
+                let text = "the model has nothing to do, and sleeps in favour of another";
+                info!(model = self.name, needed, awake_bytes, "{text}");
                 self.state = State::FallingAsleep;
             }
             Step::Wake(_) => {
-                info!(model = self.name, "the model is needed, and wakes up");
+                let why = if needed.is_some() { "is needed, and" } else { "has room, and" };
+                info!(model = self.name, awake_bytes, "the model {why} wakes up");
                 self.state = State::WakingUp;
             }
             Step::Refuse(_) => {

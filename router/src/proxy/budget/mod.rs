@@ -6,6 +6,7 @@
 //! sent to sleep, and this one is woken.
 //!
 //! - `decision`: pure, which model sleeps or wakes next
+//! - `gigabytes`: a flag's number of GB
 //! - `gate`: holds requests back while a model falls asleep, so that none is interrupted by it
 //! - `control`: calls of a model's admin socket
 //! - `keeper`, `kept`: the task that looks at the models, and carries out what is decided; what it knows of each
@@ -15,10 +16,12 @@ mod decision;
 #[cfg(test)]
 mod decision_tests;
 mod gate;
+mod gigabytes;
 mod keeper;
 mod kept;
 mod options;
 
 pub use gate::Gate;
+pub use gigabytes::Gigabytes;
 pub use keeper::Keeper;
 pub use options::{BudgetOptions, Rules};
