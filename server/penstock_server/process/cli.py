@@ -6,18 +6,29 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 from penstock_server.base import log, parent
 from penstock_server.base.config import GRAMMAR_STACK_BYTES, ServerConfig
 from penstock_server.base.errors import FAILED, WRONG_USAGE, PenstockError, StartError
+from penstock_server.files.folders import Folders, open_folders
 from penstock_server.process import unix_socket
 from penstock_server.process.flags import parse
 
 logger = logging.getLogger(__name__)
 
 
-def main(argv: list[str]) -> int:
-    """Run a shard until it is told to stop; returns the exit code."""
+def main(argv: list[str], is_forked: bool = False) -> int:
+    """Run a shard until it is told to stop; returns the exit code. `is_forked`: the launcher is not its parent."""
+    return _run(argv, _serve, is_forked)
+
+
+def check(argv: list[str]) -> int:
+    """Only check what needs no torch; returns the exit code that such a shard would have."""
+    return _run([*argv, "--log-level=error"], _check, is_forked=True)
+
+
+def _run(argv: list[str], act: Callable[[ServerConfig], int], is_forked: bool) -> int:
     try:
         config = parse(argv)
     except StartError as error:
@@ -26,9 +37,9 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, _stop_early)
     log.configure(config.json_output, config.log_level)
     if config.parent_pipe_fd is not None:
-        parent.watch(config.parent_pipe_fd)
+        parent.watch(config.parent_pipe_fd, is_parent=not is_forked)
     try:
-        return _serve(config)
+        return act(config)
     except StartError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -53,25 +64,39 @@ def _stop_early(_number: int, _frame: object) -> None:
     os._exit(0)
 
 
+def _check(config: ServerConfig) -> int:
+    _open(config)
+    return 0
+
+
 def _serve(config: ServerConfig) -> int:
     begun = time.perf_counter()
-    from penstock_server.files.folders import open_folders
-
-    # Needs no torch, so that a wrong folder is refused in milliseconds.
     with log.stage(logger, "config"):
-        unix_socket.prepare(config.uds_path)
-        folders = open_folders(config)
+        folders = _open(config)
+    with log.stage(logger, "import"):
+        load_libraries()
+    from penstock_server.process.server import serve
+
+    return serve(config, folders, begun)
+
+
+def _open(config: ServerConfig) -> Folders:
+    """Needs no torch, so that a wrong folder is refused in milliseconds."""
+    unix_socket.prepare(config.uds_path)
+    return open_folders(config)
+
+
+def load_libraries() -> None:
+    """Import torch and all that a shard is made of. Nothing is left to do in a process that was forked after it."""
     _spin_briefly()
     _use_large_pages()
     _allow_recursion()
-    with log.stage(logger, "import"):
-        # What is imported stays: the garbage collector took a sixth of this time to visit it again and again.
-        gc.disable()
-        from penstock_server.process.server import serve
+    # What is imported stays: the garbage collector took a sixth of this time to visit it again and again.
+    gc.disable()
+    import penstock_server.process.server  # noqa: F401
 
-        gc.freeze()
-        gc.enable()
-    return serve(config, folders, begun)
+    gc.freeze()
+    gc.enable()
 
 
 def _spin_briefly() -> None:

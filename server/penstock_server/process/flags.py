@@ -222,6 +222,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse_fork_server(argv: list[str]) -> argparse.Namespace:
+    """The flags of the process that forks shards."""
+    parser = argparse.ArgumentParser(
+        prog="penstock_server.process.fork_server", description="Forks shards for a launcher."
+    )
+    add = parser.add_argument
+    add("--parent-pipe-fd", type=int, required=True, help="inherited pipe; ends when its other end closes")
+    add("--socket", required=True, help="the path of its stdin, for whoever looks at processes")
+    add("--checked", action="store_true", help="import at once, not when a first request has been checked")
+    add("--json-output", action="store_true", help="one JSON object a line")
+    add("--log-level", choices=get_args(LogLevel), default="info")
+    add("room", nargs="?", help="spaces: the room for the command lines of shards")
+    return parser.parse_args(argv)
+
+
 def _add_model(add: _Add) -> None:
     add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
     add("--tokenizer-path", type=Path, help="tokenizer.json; default: that of the model's folder")
