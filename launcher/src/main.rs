@@ -7,6 +7,7 @@ mod console;
 mod environment;
 mod flags_page;
 mod fleet;
+mod forking;
 mod hardware;
 mod last_error;
 mod layout;
@@ -28,7 +29,9 @@ mod watch;
 mod words;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -41,6 +44,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::args::{Args, CheckArgs, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
 use crate::fleet::FleetError;
+use crate::forking::{ForkServers, ForkSettings};
 use crate::hardware::Hardware;
 use crate::nodes::{Addresses, Hub, ListenError, Member, NodeSettings, NodesError};
 use crate::parent_pipe::ParentPipe;
@@ -167,18 +171,29 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
 
     let run_dir = make_run_dir()?;
     let run_path = run_dir.path().to_owned();
+    let fork_servers = if args.nodes.has_shards() {
+        fork_servers(args, (run_dir.path(), &python), &parent_pipe, Vec::new(), console)?
+    } else {
+        None
+    };
     let places = Places { python, router, run_dir: run_path, model, parent_pipe_fd: parent_pipe.fd() };
     let args = &with_keys_in_a_file(args, &keys, run_dir.path())?;
     let plan = Plan::new(args, &hardware, &places)?;
     console.say(&format!("Loading the model on {}", plan.devices));
-    match nodes {
+    let forking = fork_servers.clone();
+    let ending = match nodes {
         Some(nodes) if !nodes.is_master() => {
-            let (processes, events) = processes_of(plan, args, console);
+            let (processes, events) = processes_of(plan, args, forking, console);
             let member = Member::new(nodes, processes, events, console.clone());
             Ok(member.run(&mut signals.stop).await)
         }
-        nodes => serve(Serving { args, plan, nodes, ports, console, reporter }, &mut signals).await,
-    }
+        nodes => {
+            let serving = Serving { args, plan, nodes, ports, forking, console, reporter };
+            serve(serving, &mut signals).await
+        }
+    };
+    end_forking(fork_servers).await;
+    ending
 }
 
 /// What a launcher that has the router needs.
@@ -187,12 +202,13 @@ struct Serving<'a> {
     plan: Plan,
     nodes: Option<NodeSettings>,
     ports: Ports,
+    forking: Option<Arc<ForkServers>>,
     console: &'a Console,
     reporter: Reporter,
 }
 
 async fn serve(serving: Serving<'_>, signals: &mut Signals) -> anyhow::Result<Ending> {
-    let Serving { args, plan, nodes, ports, console, mut reporter } = serving;
+    let Serving { args, plan, nodes, ports, forking, console, mut reporter } = serving;
     tokio::select! {
         checked = check_files(&plan.router, console) => checked?,
         () = signals.stop.recv() => return Ok(Ending::Stopped),
@@ -203,7 +219,7 @@ async fn serve(serving: Serving<'_>, signals: &mut Signals) -> anyhow::Result<En
     let elsewhere = nodes.as_ref().map(NodeSettings::elsewhere).unwrap_or_default();
     let (supervisor, first) = Supervisor::start(plan.size(), &elsewhere, timeouts, limit);
     let addresses = Addresses::new(&plan.run_dir);
-    let (processes, events) = processes_of(plan, args, console);
+    let (processes, events) = processes_of(plan, args, forking, console);
     let hub = match nodes {
         Some(nodes) => Some(Hub::listen(nodes, console.clone(), processes.events(), addresses).await?),
         None => None,
@@ -212,10 +228,42 @@ async fn serve(serving: Serving<'_>, signals: &mut Signals) -> anyhow::Result<En
     Ok(runner.run(supervisor, first, signals).await)
 }
 
-fn processes_of(plan: Plan, args: &Args, console: &Console) -> (Processes, UnboundedReceiver<Event>) {
+/// Those that fork the shards, here or for the launchers of several models. `without`: variables that these have not.
+fn fork_servers(
+    args: &Args,
+    (run_dir, python): (&Path, &Path),
+    parent_pipe: &ParentPipe,
+    without: Vec<String>,
+    console: &Console,
+) -> anyhow::Result<Option<Arc<ForkServers>>> {
+    let json = args.router.log.json_output.then(|| "--json-output".to_owned());
+    let settings = ForkSettings {
+        run_dir: run_dir.to_owned(),
+        python: python.to_owned(),
+        parent_pipe_fd: parent_pipe.fd(),
+        without,
+        log_flags: json.into_iter().chain([format!("--log-level={}", args.shard_log_level())]).collect(),
+    };
+    let servers = ForkServers::new(args.process.fork_server.as_ref(), settings, parent_pipe, console);
+    servers.context("cannot share the pipe to the shards")
+}
+
+/// When no shard is left.
+async fn end_forking(fork_servers: Option<Arc<ForkServers>>) {
+    if let Some(servers) = fork_servers {
+        servers.end().await;
+    }
+}
+
+fn processes_of(
+    plan: Plan,
+    args: &Args,
+    fork_servers: Option<Arc<ForkServers>>,
+    console: &Console,
+) -> (Processes, UnboundedReceiver<Event>) {
     let (events, received) = unbounded_channel();
     let step_timeout = Duration::from_secs(args.router.step_timeout);
-    (Processes::new(plan, step_timeout, console.clone(), events), received)
+    (Processes::new(plan, step_timeout, fork_servers, console.clone(), events), received)
 }
 
 fn source_of(args: &Args) -> ModelSource<'_> {

@@ -2,7 +2,7 @@
 //! inherits the reading end, and reads end of file when its parent has ended.
 
 use std::io::{PipeReader, PipeWriter, pipe};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
@@ -18,6 +18,11 @@ impl ParentPipe {
         let (reader, writer) = pipe()?;
         fcntl(&reader, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok(Self { reader, _writer: writer })
+    }
+
+    /// The reading end, for processes that are not children.
+    pub fn try_clone(&self) -> std::io::Result<OwnedFd> {
+        self.reader.try_clone().map(OwnedFd::from)
     }
 
     /// File descriptor of the reading end, in the launcher and in its children.

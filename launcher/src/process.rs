@@ -1,7 +1,8 @@
-//! One child process: starts it in its own process group, forwards what it writes, reports its exit, and kills it with
-//! all that it started. `watch` checks whether it is ready and makes progress.
+//! One process: starts it in its own process group, or has it forked; forwards what it writes, reports its exit, and kills
+//! it with all that it started. `watch` checks whether it is ready and makes progress.
 
 use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,10 +13,11 @@ use penstock_router::base::launcher_line::Line;
 use penstock_router::base::listen_address::ListenAddress;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::console::Console;
+use crate::forking::{ForkServers, Forked, Outcome, Pipes};
 use crate::last_error::LastLines;
 use crate::plan::{CacheSize, ProcessSpec};
 use crate::supervisor::{Event, Exit, ProcessId};
@@ -28,14 +30,27 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 const SHARD_FAILURE_DELAY: Duration = Duration::from_millis(100);
 const MAX_LINE_LEN: u64 = 64 * 1024;
 
-/// A running child. Dropping it kills its process group.
+/// Variables that no process is given: shards need no API keys, and the router reads them from the file that its arguments
+/// name.
+pub const HIDDEN: [&str; 2] = ["API_KEY", "API_KEY_FILE"];
+
+/// A process that runs, or is being forked. Dropping it kills its process group.
 pub struct Process {
-    group: Pid,
+    handle: Handle,
     tasks: Vec<JoinHandle<()>>,
     /// The address that it printed; `None` before that, and for shards.
     pub address: watch::Receiver<Option<ListenAddress>>,
     /// Size of its KV cache; `None` until it is known, and for the router.
     pub cache: watch::Receiver<Option<CacheSize>>,
+}
+
+/// How it is reached.
+#[derive(Clone)]
+struct Handle {
+    /// Its id, which is that of its group; `None` while it is being forked.
+    pid: watch::Receiver<Option<Pid>>,
+    /// It is not to run.
+    unwanted: Arc<Notify>,
 }
 
 /// Arguments of [`start`].
@@ -46,6 +61,8 @@ pub struct Starting<'a> {
     pub spec: &'a ProcessSpec,
     /// Its stdin.
     pub stdin: Stdio,
+    /// Who forks it, if it is a shard and not started plainly.
+    pub fork_servers: Option<Arc<ForkServers>>,
     /// How long one step of a shard may take.
     pub step_timeout: Duration,
     /// Receives the lines that it writes.
@@ -56,9 +73,8 @@ pub struct Starting<'a> {
 
 /// Starts a process. [`Event::Ready`], [`Event::Hung`] and [`Event::Exited`] follow on the channel.
 pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
-    let Starting { id, spec, stdin, step_timeout, console, events } = starting;
-    let mut child = command(spec, stdin).spawn()?;
-    let group = Pid::from_raw(child.id().expect("not waited for yet").cast_signed());
+    let Starting { id, spec, stdin, fork_servers, step_timeout, console, events } = starting;
+    let (pid_sender, pid) = watch::channel(None);
     let (address_sender, address) = watch::channel(None);
     let (alive_sender, alive) = watch::channel(());
     let (cache_sender, cache) = watch::channel(None);
@@ -69,19 +85,34 @@ pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
         alive: alive_sender,
         events: events.clone(),
     };
-    let pumps = output.pump(&mut child, lines);
-    let waiting = tokio::spawn(wait(id, child, pumps, output.last_lines, events.clone()));
-    let liveness =
-        Liveness { pid: group, address: address.clone(), alive, cache: cache_sender, step_timeout };
+    let (beginning, pumps) = match fork_servers {
+        Some(servers) => {
+            let (pipes, [stdout, stderr]) = Pipes::new()?;
+            let asking = Beginning::Fork { servers, spec: Box::new(spec.clone()), pipes };
+            (asking, output.pump(stdout, stderr, lines))
+        }
+        None => {
+            let mut child = command(spec).stdin(stdin).spawn()?;
+            let pipes = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+            pid_sender.send_replace(Some(pid_of(&child)));
+            (Beginning::Started(child), output.pump(pipes.0, pipes.1, lines))
+        }
+    };
+    let handle = Handle { pid, unwanted: Arc::default() };
+    let life = Life { id, pid: pid_sender, unwanted: Arc::clone(&handle.unwanted), events: events.clone() };
+    let running = tokio::spawn(life.run(beginning, pumps, output.last_lines));
+    let pid = handle.pid.clone();
+    let liveness = Liveness { pid, address: address.clone(), alive, cache: cache_sender, step_timeout };
     let watching = tokio::spawn(watch_process(id, spec.readiness.clone(), liveness, events.clone()));
-    Ok(Process { group, tasks: vec![waiting, watching], address, cache })
+    Ok(Process { handle, tasks: vec![running, watching], address, cache })
 }
 
-fn command(spec: &ProcessSpec, stdin: Stdio) -> Command {
+fn command(spec: &ProcessSpec) -> Command {
     let mut command = Command::new(&spec.program);
-    command.args(&spec.args).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Shards need no API keys, and the router reads them from the file that its arguments name.
-    command.env_remove("API_KEY").env_remove("API_KEY_FILE");
+    command.args(&spec.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for name in HIDDEN {
+        command.env_remove(name);
+    }
     // Its own process group: Ctrl-C reaches only the launcher, and a kill also reaches what the child started.
     command.process_group(0);
     for (name, value) in &spec.environment {
@@ -93,27 +124,46 @@ fn command(spec: &ProcessSpec, stdin: Stdio) -> Command {
     command
 }
 
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().expect("not waited for yet").cast_signed())
+}
+
 impl Process {
     /// Sends SIGTERM: a request to end.
     pub fn terminate(&self) {
-        let _ = nix::sys::signal::kill(self.group, Signal::SIGTERM);
+        self.signal(Signal::SIGTERM);
     }
 
     /// Sends SIGQUIT: a router ends its streams with an error and exits.
     pub fn abort_requests(&self) {
-        let _ = nix::sys::signal::kill(self.group, Signal::SIGQUIT);
+        self.signal(Signal::SIGQUIT);
     }
 
     /// Sends SIGUSR1: a router logs its current state.
     pub fn log_state(&self) {
-        let _ = nix::sys::signal::kill(self.group, Signal::SIGUSR1);
+        self.signal(Signal::SIGUSR1);
     }
 
     /// Kills the process and all that it started. Has no effect if they have ended.
     pub fn kill(&self) {
-        if killpg(self.group, Signal::SIGKILL).is_ok() {
-            hurry(self.group);
+        match *self.handle.pid.borrow() {
+            Some(group) => kill_group(group),
+            None => self.handle.unwanted.notify_one(),
         }
+    }
+
+    /// One that is not forked yet has nothing to finish, so that every signal ends it.
+    fn signal(&self, signal: Signal) {
+        match *self.handle.pid.borrow() {
+            Some(pid) => drop(nix::sys::signal::kill(pid, signal)),
+            None => self.handle.unwanted.notify_one(),
+        }
+    }
+}
+
+fn kill_group(group: Pid) {
+    if killpg(group, Signal::SIGKILL).is_ok() {
+        hurry(group);
     }
 }
 
@@ -143,15 +193,19 @@ struct Output {
 
 impl Output {
     /// Reads both pipes from start to end, because a full pipe would block the child.
-    fn pump(&self, child: &mut Child, lines: StdoutLines) -> [JoinHandle<()>; 2] {
+    fn pump<Stdout, Stderr>(&self, stdout: Stdout, stderr: Stderr, lines: StdoutLines) -> [JoinHandle<()>; 2]
+    where
+        Stdout: AsyncRead + Unpin + Send + 'static,
+        Stderr: AsyncRead + Unpin + Send + 'static,
+    {
         let (name, console) = (self.name.clone(), self.console.clone());
-        let stdout = read_lines(child.stdout.take().expect("piped"), move |line| match line.parse() {
+        let stdout = read_lines(stdout, move |line| match line.parse() {
             Ok(line) => lines.handle(line),
             Err(()) => console.child_line(&name, line),
         });
         let (name, console) = (self.name.clone(), self.console.clone());
         let last_lines = Arc::clone(&self.last_lines);
-        let stderr = read_lines(child.stderr.take().expect("piped"), move |line| {
+        let stderr = read_lines(stderr, move |line| {
             console.child_line(&name, line);
             last_lines.lock().expect("no panic holds it").push(line);
         });
@@ -198,24 +252,90 @@ async fn read_lines(pipe: impl AsyncRead + Unpin, mut take: impl FnMut(&str)) {
     }
 }
 
-async fn wait(
-    id: ProcessId,
-    mut child: Child,
-    pumps: [JoinHandle<()>; 2],
-    last_lines: Arc<Mutex<LastLines>>,
-    events: mpsc::UnboundedSender<Event>,
-) {
-    let status = child.wait().await;
-    for pump in pumps {
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, pump).await;
-    }
-    let last_error = last_lines.lock().expect("no panic holds it").last_error();
-    let code = status.as_ref().ok().and_then(ExitStatus::code);
-    let status = status.map_or_else(|error| error.to_string(), describe);
-    let _ = events.send(Event::Exited(id, Exit { code, status, last_error }));
+/// How a process begins.
+enum Beginning {
+    Started(Child),
+    Fork { servers: Arc<ForkServers>, spec: Box<ProcessSpec>, pipes: Pipes },
 }
 
-fn describe(status: ExitStatus) -> String {
+/// What waits for its end.
+enum Running {
+    Child(Child),
+    Forked(Forked),
+}
+
+impl Running {
+    async fn wait(&mut self) -> Result<ExitStatus, String> {
+        match self {
+            Self::Child(child) => child.wait().await.map_err(|error| error.to_string()),
+            Self::Forked(forked) => forked.wait().await,
+        }
+    }
+}
+
+/// A process from its beginning to its end.
+struct Life {
+    id: ProcessId,
+    pid: watch::Sender<Option<Pid>>,
+    unwanted: Arc<Notify>,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Life {
+    async fn run(self, beginning: Beginning, pumps: [JoinHandle<()>; 2], last_lines: Arc<Mutex<LastLines>>) {
+        let ended = match self.begin(beginning).await {
+            Ok(running) => self.wait(running).await,
+            Err(ended) => ended,
+        };
+        for pump in pumps {
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, pump).await;
+        }
+        let last_error = last_lines.lock().expect("no panic holds it").last_error();
+        let code = ended.as_ref().ok().and_then(ExitStatus::code);
+        let status = ended.map_or_else(|error| error, describe);
+        let _ = self.events.send(Event::Exited(self.id, Exit { code, status, last_error }));
+    }
+
+    /// Has it forked if it is to be. An error says how it ended before it began.
+    async fn begin(&self, beginning: Beginning) -> Result<Running, Result<ExitStatus, String>> {
+        let (servers, spec, pipes) = match beginning {
+            Beginning::Started(child) => return Ok(Running::Child(child)),
+            Beginning::Fork { servers, spec, pipes } => (servers, spec, pipes),
+        };
+        let forked = tokio::select! {
+            forked = servers.fork(&spec, &pipes) => forked,
+            () = self.unwanted.notified() => return Err(Err("ended before it was started".to_owned())),
+        };
+        match forked {
+            Some(Outcome::Forked(forked)) => {
+                self.pid.send_replace(Some(forked.pid));
+                Ok(Running::Forked(forked))
+            }
+            Some(Outcome::Ended(status)) => Err(Ok(status)),
+            None => {
+                let child = command(&spec).stdout(pipes.stdout).stderr(pipes.stderr).spawn();
+                let child = child
+                    .map_err(|error| Err(format!("{} cannot be started: {error}", spec.program.display())))?;
+                self.pid.send_replace(Some(pid_of(&child)));
+                Ok(Running::Child(child))
+            }
+        }
+    }
+
+    /// What was asked just before it ran is done now.
+    async fn wait(&self, mut running: Running) -> Result<ExitStatus, String> {
+        let mut ended = pin!(running.wait());
+        loop {
+            tokio::select! {
+                ended = &mut ended => return ended,
+                () = self.unwanted.notified() => self.pid.borrow().iter().copied().for_each(kill_group),
+            }
+        }
+    }
+}
+
+/// How a process ended, as text for operators.
+pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(number)) => match Signal::try_from(number) {

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use crate::console::Console;
+use crate::forking::ForkServers;
 use crate::plan::{EachStart, Plan, ProcessSpec, StartOptions};
 use crate::process::{self, Process, Starting};
 use crate::supervisor::{Event, Exit, ProcessId};
@@ -18,6 +20,8 @@ pub struct Processes {
     plan: Plan,
     /// How long one step of a shard may take.
     step_timeout: Duration,
+    /// Who forks shards; `None`: they are started plainly.
+    fork_servers: Option<Arc<ForkServers>>,
     console: Console,
     events: mpsc::UnboundedSender<Event>,
     running: BTreeMap<ProcessId, Process>,
@@ -28,10 +32,11 @@ impl Processes {
     pub fn new(
         plan: Plan,
         step_timeout: Duration,
+        fork_servers: Option<Arc<ForkServers>>,
         console: Console,
         events: mpsc::UnboundedSender<Event>,
     ) -> Self {
-        Self { plan, step_timeout, console, events, running: BTreeMap::new() }
+        Self { plan, step_timeout, fork_servers, console, events, running: BTreeMap::new() }
     }
 
     /// Where their events go.
@@ -88,7 +93,11 @@ impl Processes {
 
     fn start(&mut self, id: ProcessId, spec: &ProcessSpec, stdin: Stdio) -> std::io::Result<()> {
         let (step_timeout, console, events) = (self.step_timeout, &self.console, &self.events);
-        let process = process::start(Starting { id, spec, stdin, step_timeout, console, events })?;
+        // The processes of a launcher of several models are launchers.
+        let is_shard = spec.each_start == EachStart::Group;
+        let fork_servers = self.fork_servers.clone().filter(|_| is_shard);
+        let process =
+            process::start(Starting { id, spec, stdin, fork_servers, step_timeout, console, events })?;
         self.running.insert(id, process);
         Ok(())
     }

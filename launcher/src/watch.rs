@@ -26,15 +26,15 @@ const ROUTER_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
 const STATE_INTERVAL: Duration = Duration::from_millis(500);
 const STATE_POLLS: u32 = 4;
 /// What the kernel calls a process that SIGSTOP stopped, and one that has ended but for threads that wait for a processor.
-const STOPPED: char = 'T';
+pub const STOPPED: char = 'T';
 const ENDED: char = 'Z';
 /// Delay of [`Event::Hung`]: a process that ended sends no heartbeats either, and its exit is to be reported first.
 const EXIT_DELAY: Duration = Duration::from_millis(200);
 
 /// What is known of a running process: its heartbeats, and the receiver of its cache size.
 pub struct Liveness {
-    /// The id of the process.
-    pub pid: Pid,
+    /// The id of the process, once it has been started.
+    pub pid: watch::Receiver<Option<Pid>>,
     /// The address that the router listens on, once it printed it.
     pub address: watch::Receiver<Option<ListenAddress>>,
     /// Changes whenever the router prints that it is alive.
@@ -68,7 +68,7 @@ async fn watch_shard_process(
 ) -> String {
     tokio::select! {
         () = poll_until(|| is_serving(socket)) => {}
-        () = until_in_state(liveness.pid, STOPPED) => return "it is stopped".to_owned(),
+        () = until_in_state(|| *liveness.pid.borrow(), STOPPED) => return "it is stopped".to_owned(),
     }
     if let Ok(Ok(facts)) = timeout(PROBE_TIMEOUT, describe_shard(socket)).await {
         let cache = CacheSize { num_blocks: facts.num_blocks, block_size: facts.block_size };
@@ -77,7 +77,7 @@ async fn watch_shard_process(
     let _ = events.send(Event::Ready(id));
     tokio::select! {
         hung = watch_shard(socket, Patience::with_step(liveness.step_timeout)) => hung,
-        () = until_in_state(liveness.pid, ENDED) => "it has ended, but a thread of it still waits for a processor".to_owned(),
+        () = until_in_state(|| *liveness.pid.borrow(), ENDED) => "it has ended, but a thread of it still waits for a processor".to_owned(),
     }
 }
 
@@ -86,10 +86,10 @@ async fn watch_router_process(
     mut liveness: Liveness,
     events: &mpsc::UnboundedSender<Event>,
 ) -> String {
-    let pid = liveness.pid;
+    let pid = liveness.pid.clone();
     tokio::select! {
         is_listening = wait_until_listening(&mut liveness) => if !is_listening { return "it closed its stdout".to_owned() },
-        () = until_in_state(pid, STOPPED) => return "it is stopped".to_owned(),
+        () = until_in_state(|| *pid.borrow(), STOPPED) => return "it is stopped".to_owned(),
     }
     let _ = events.send(Event::Ready(id));
     while matches!(timeout(ROUTER_HEARTBEAT_TIMEOUT, liveness.alive.changed()).await, Ok(Ok(()))) {}
@@ -104,11 +104,11 @@ async fn wait_until_listening(liveness: &mut Liveness) -> bool {
 
 /// Returns when the process has been in this state for a while. One that is stopped during its start would else be noticed
 /// only when the startup timeout is over; other ways to hang during a start look like a slow start.
-async fn until_in_state(pid: Pid, state: char) {
+pub async fn until_in_state(pid: impl Fn() -> Option<Pid>, state: char) {
     let mut polls = 0;
     while polls < STATE_POLLS {
         tokio::time::sleep(STATE_INTERVAL).await;
-        polls = if is_in_state(pid, state) { polls + 1 } else { 0 };
+        polls = if pid().is_some_and(|pid| is_in_state(pid, state)) { polls + 1 } else { 0 };
     }
 }
 
@@ -151,12 +151,13 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = Pid::from_raw(child.id().cast_signed());
         for state in [STOPPED, ENDED] {
-            let while_it_waits = timeout(4 * STATE_INTERVAL * STATE_POLLS, until_in_state(pid, state));
+            let while_it_waits =
+                timeout(4 * STATE_INTERVAL * STATE_POLLS, until_in_state(|| Some(pid), state));
             assert!(while_it_waits.await.is_err(), "{state}");
         }
         for (signal, state) in [(Signal::SIGSTOP, STOPPED), (Signal::SIGKILL, ENDED)] {
             kill(pid, signal).expect("a child");
-            until_in_state(pid, state).await;
+            until_in_state(|| Some(pid), state).await;
         }
         child.wait().expect("a child");
     }

@@ -59,7 +59,8 @@ impl Installation {
 
     fn start_with(&self, flags: &[&str], variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new(self.path("launcher"));
-        command.envs(variables.iter().copied());
+        // The scripts are shards, and fork none.
+        command.env("PENSTOCK_FORK_SERVER", "off").envs(variables.iter().copied());
         command.args(["--device=cpu", "--port=0"]).args(flags).env("TMPDIR", self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let _turn = WRITING_OR_STARTING.lock().expect("no test fails here");
@@ -143,6 +144,24 @@ fn the_whole_error_of_a_shard_that_fails_at_start_is_printed() {
     let expected = "error: shard 0 ended (exit code 3), so everything stops. Its last error:\n  \
                 Traceback (most recent call last):\n  ValueError: no heads\n";
     assert!(stderr.contains(expected), "{stderr}");
+}
+
+#[test]
+fn shards_are_started_plainly_where_no_fork_server_runs() {
+    let shard =
+        "case \"$*\" in *fork_server*) echo 'no torch' >&2; exit 5;; esac; echo \"shard $*\" >&2; exit 3";
+    let elsewhere = [("PENSTOCK_FORK_SERVER", "/no/such.sock")];
+    let (code, stderr) = Installation::new(shard).run_with(&[], &elsewhere);
+    assert_eq!(code, Some(1));
+    for said in [
+        "shard 0 is not forked through /no/such.sock: No such file",
+        "fork server | no torch\n",
+        "The fork server does not run (exit code 5); shards are started without it\n",
+        "shard 0 | shard -P -m penstock_server --",
+        "error: shard 0 ended (exit code 3), so everything stops",
+    ] {
+        assert!(stderr.contains(said), "{said}: {stderr}");
+    }
 }
 
 #[test]

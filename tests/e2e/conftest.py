@@ -6,13 +6,39 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import fork_client
 import pytest
+from e2e import launched
 from e2e.faults import MAX_CONCURRENT
 from e2e.launched import Launched
 from e2e.models import make_model
 from e2e.oracle import Oracle
 
 Launch = Callable[..., Launched]
+
+# In these files every launcher has a fork server of its own, as all have that people start.
+_WITH_OWN = {"test_battery", "test_chaos", "test_faults", "test_fork_server", "test_start", "test_stop"}
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fork_client.ForkServer]:
+    """Stands in only for speed: each launcher would import torch for its shards. Where its shards would be others than
+    those of a launcher's own, it says so, and the launcher starts that."""
+    environment = launched.environment(tmp_path_factory.getbasetemp())
+    with fork_client.ForkServer(tmp_path_factory.mktemp("fork"), environment) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_imports(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The launchers of most files share what their shards import."""
+    name = request.module.__name__.rpartition(".")[2]
+    if name in _WITH_OWN:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_FORK_SERVER", str(request.getfixturevalue("fork_server").path))
+        yield
 
 
 @pytest.fixture(scope="session")

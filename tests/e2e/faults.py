@@ -99,6 +99,11 @@ def shard_of(server: Launched, replica: int) -> int:
     return pid
 
 
+def fork_server(server: Launched) -> int:
+    """The process that shards are forked from."""
+    return _find(server, "penstock_server.process.fork_server")
+
+
 def router(server: Launched) -> int:
     """The router's process."""
     return _find(server, "--supervised=true")
@@ -185,6 +190,7 @@ RANDOM: dict[str, Fault] = {
     "kill rank 1": _kill(1),
     "stop rank 0": _stop(0),
     "stop rank 1": _stop(1),
+    "kill fork server": lambda server: kill(fork_server(server)),
     "kill router": lambda server: kill(router(server)),
     "stop router": lambda server: stop(router(server)),
     "hang of rank 0": _order("hang", 0),

@@ -23,6 +23,12 @@ START_TIMEOUT_S = 90.0
 _DEVICE = os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
 
 
+def environment(tmp: Path) -> dict[str, str]:
+    """The variables of a launcher with its run folder below `tmp`: the same in all tests."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return {**own, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
+
+
 class Server:
     """What answers at an address."""
 
@@ -84,12 +90,12 @@ class Launched(Server):
         self.tmp = tmp
         self.stderr = ""
         command = [*under, str(_COMMAND), "--port=0", f"--device={_DEVICE}", *flags]
-        environment = {**os.environ, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
+        variables = environment(tmp)
         if hub is not None:
-            environment.update(HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
+            variables.update(HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
         self.process = subprocess.Popen(
             command,
-            env=environment,
+            env=variables,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=stdout,

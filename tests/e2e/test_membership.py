@@ -111,6 +111,9 @@ def test_streams_outlive_replicas_that_are_added_drained_and_removed(
         stack.enter_context(_shard(tmp_path, model, "second.sock", "--dtype=float32"))
         stack.enter_context(_shard(tmp_path, model, "other.sock", "--dtype=bfloat16"))
         server = launch(*flags, f"--admin-socket={admin.path}").wait_until_serving()
+        # One that still loads does not get ready while streams are held.
+        others = [tmp_path / f"{name}.sock" for name in ("first", "second", "other")]
+        wait_until(lambda: all(other.exists() for other in others), faults.RESTART_S * SLACK)
         _look_at_the_socket(server, admin)
         oracle = Oracle(server, MAX_CONCURRENT)
         oracle.learn(BODIES)

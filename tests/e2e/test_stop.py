@@ -28,7 +28,8 @@ def _is_clean(launched: Launched) -> bool:
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(running: Launched) -> None:
-    assert len(running.children()) == 3
+    # Two shards, the router, and the fork server.
+    assert len(running.children()) == 4
     running.signal(signal.SIGKILL)
     wait_until(lambda: _is_clean(running), GONE_S)
 
@@ -39,7 +40,7 @@ def test_nothing_outlives_a_launcher_that_is_killed_while_it_loads(
     # What is held does not get ready.
     faults.hold_file(tmp_path).touch()
     launched = launch(f"--model-id={model}", "--num-shard=2", faults.hold_flag(tmp_path))
-    wait_until(lambda: len(launched.children()) == 2, START_TIMEOUT_S)
+    wait_until(lambda: len(launched.children()) == 3, START_TIMEOUT_S)
     launched.signal(signal.SIGKILL)
     wait_until(lambda: not launched.children(), GONE_S)
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs};
 
+use crate::forking::ForkChoice;
 use crate::supervisor::RestartLimit;
 
 /// How the processes are run.
@@ -37,6 +38,10 @@ pub struct ProcessArgs {
     /// Models that share the cores and the memory of the machine
     #[arg(long, hide = true, default_value_t = 1)]
     pub machine_share: u32,
+
+    /// Socket of the fork server of another launcher, which makes shards of this one, too; `off`: each shard imports for itself
+    #[arg(long, hide = true, env = "PENSTOCK_FORK_SERVER")]
+    pub fork_server: Option<ForkChoice>,
 
     /// FAULT HOOK, for tests only: what a shard is to do wrong, see server/penstock_server/rpc/faults.py
     #[arg(long, hide = true)]

@@ -51,6 +51,8 @@ pub struct Common {
     /// A file of API keys, if there are any.
     pub keys: Option<PathBuf>,
     pub parent_pipe_fd: i32,
+    /// The socket of the fork server of all, if there is one.
+    pub fork_server: Option<PathBuf>,
     /// Models that share the machine at once.
     pub machine_share: u32,
     /// Which models are awake, if not all are.
@@ -113,14 +115,23 @@ impl Common {
             "--supervised".to_owned(),
         ];
         let rest = self.budget.iter().flat_map(|budget| self.flags_of_rest(number, budget, is_awake));
-        let variables = OF_SERVER.map(|flag| (flag.to_uppercase().replace('-', "_"), None));
+        let fork_server = self.fork_server.iter().map(|path| format!("--fork-server={}", path.display()));
+        let variables = variables_of_server().map(|name| (name, None));
         let gpus = Some(gpus.join(",")).filter(|gpus| !gpus.is_empty());
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), Some(gpus)));
         ProcessSpec {
             name: checked.names.first().cloned().unwrap_or_default(),
             program: self.launcher.clone(),
-            args: checked.words.iter().cloned().chain(forced).chain(keys).chain(rest).collect(),
-            environment: variables.into_iter().chain(gpus).collect(),
+            args: checked
+                .words
+                .iter()
+                .cloned()
+                .chain(forced)
+                .chain(fork_server)
+                .chain(keys)
+                .chain(rest)
+                .collect(),
+            environment: variables.chain(gpus).collect(),
             each_start: EachStart::Alike,
             readiness: Readiness::StdoutHeartbeat,
         }
@@ -165,6 +176,11 @@ impl Common {
             readiness: Readiness::StdoutHeartbeat,
         }
     }
+}
+
+/// Variables that the launcher of a model does not have.
+pub fn variables_of_server() -> impl Iterator<Item = String> {
+    OF_SERVER.iter().map(|flag| flag.to_uppercase().replace('-', "_"))
 }
 
 /// Refuses flags that cannot mean several models at once.
@@ -227,6 +243,7 @@ mod tests {
             run_dir: "/tmp/penstock-x".into(),
             keys: Some("/tmp/penstock-x/api-keys".into()),
             parent_pipe_fd: 7,
+            fork_server: None,
             machine_share: 2,
             budget: None,
         }

@@ -1,5 +1,6 @@
 //! The start of a server of several models: check all command lines → listen → start the launchers of the models → serve.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -9,7 +10,7 @@ use penstock_router::proxy::budget::BudgetOptions;
 use tokio::sync::mpsc;
 
 use super::admin;
-use super::command_lines::{Common, check_common};
+use super::command_lines::{Common, check_common, variables_of_server};
 use super::devices::Gpus;
 use super::error::FleetError;
 use super::roster::Fleet;
@@ -17,14 +18,13 @@ use crate::args::Args;
 use crate::console::Console;
 use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
-use crate::places::{find_in_own_folder, make_run_dir, with_keys_in_a_file};
+use crate::places::{find_in_own_folder, find_python, make_run_dir, with_keys_in_a_file};
 use crate::plan::Plan;
 use crate::ports::Ports;
-use crate::processes_of;
 use crate::report::Reporter;
 use crate::runner::{Runner, Signals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
-use crate::words;
+use crate::{end_forking, fork_servers, processes_of, words};
 
 /// Requests of operators that wait; more wait in their connections.
 const MAX_WAITING: usize = 16;
@@ -45,6 +45,10 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     args.router.listen.tls_files().map(|files| files.acceptor()).transpose()?;
     let run_dir = make_run_dir()?;
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
+    // The models have one together.
+    let at = (run_dir.path(), find_python()?);
+    let fork_servers =
+        fork_servers(args, (at.0, &at.1), &parent_pipe, variables_of_server().collect(), console)?;
     let common = Common {
         words: words::given().map_err(FleetError::from)?,
         launcher: find_in_own_folder("launcher")?,
@@ -52,6 +56,7 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         run_dir: run_dir.path().to_owned(),
         keys: with_keys_in_a_file(args, &keys, run_dir.path())?.router.api_key_file,
         parent_pipe_fd: parent_pipe.fd(),
+        fork_server: fork_servers.as_ref().and_then(|servers| servers.path()).map(Path::to_owned),
         machine_share: args.models.most_awake(),
         budget: Some(args.models.budget.clone()).filter(BudgetOptions::is_given),
     };
@@ -78,9 +83,10 @@ pub async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
     console.say(&format!("Penstock {}: loading {}", env!("CARGO_PKG_VERSION"), names.join(", ")));
     let reporter = Reporter::new(console.clone(), names.join(", "), args.router.listen.scheme(), launched);
-    let (processes, events) = processes_of(plan, args, console);
+    let (processes, events) = processes_of(plan, args, fork_servers.clone(), console);
     let runner = Runner::new(processes, events, None, ports, reporter).with_models(fleet);
     let ending = runner.run(supervisor, first, &mut signals).await;
+    end_forking(fork_servers).await;
     admin.abort();
     Ok(ending)
 }

@@ -32,6 +32,7 @@ fn empty(budget: Option<BudgetOptions>, num_gpus: u32, run_dir: &Path) -> Fleet 
         run_dir: run_dir.to_owned(),
         keys: None,
         parent_pipe_fd: 7,
+        fork_server: None,
         machine_share: 3,
         budget,
     };
