@@ -11,6 +11,10 @@ from benchmarks.server import BIN
 
 _PLAN = re.compile(r"(\d+) blocks, 256 running, (\d+) waiting: plan\(\) median ([\d.]+) us, p99 ([\d.]+) us")
 _LOOKUP = re.compile(r"(\d+) cached blocks: lookup of 2,000 tokens median ([\d.]+) us, p99 ([\d.]+) us")
+_SCALE = re.compile(
+    r"(\d+) replicas: 2000 tokens placed in median ([\d.]+) us known, ([\d.]+) us new; "
+    r"step of 32 rows median ([\d.]+) us; (.*); -?\d+ KiB"
+)
 _SHAPE = re.compile(
     r"^([\d.]+ requests/s, \w+).*\n *penstock (.*)\n *first come, first served (.*)", re.MULTILINE
 )
@@ -28,7 +32,18 @@ def scheduler() -> list[Figure]:
         _micros(f"lookup of 2,000 tokens, {int(blocks):,} cached blocks", median, p99, 10)
         for blocks, median, p99 in _LOOKUP.findall(report)
     ]
-    return plans + lookups + [_shape(*found) for found in _SHAPE.findall(report)]
+    scales = [figure for found in reversed(_SCALE.findall(report)) for figure in _scale(*found)]
+    return plans + lookups + scales + [_shape(*found) for found in _SHAPE.findall(report)]
+
+
+def _scale(replicas: str, known: str, new: str, step: str, load: str) -> list[Figure]:
+    where = f"{int(replicas):,} replicas"
+    return [
+        Figure(
+            f"{where}: placing 2,000 tokens", float(new), "µs", note=f"median; {known} µs where one has them"
+        ),
+        Figure(f"{where}: plan and outcome of 32 rows", float(step), "µs", note=f"median; in all {load}"),
+    ]
 
 
 def _micros(name: str, median: str, p99: str, at_most: float) -> Figure:

@@ -2,6 +2,7 @@
 //!
 //! - time of `plan()` with 256 requests running and 1,000 waiting
 //! - time to look a prompt of 2,000 tokens up, as the cache grows
+//! - time to place a request and of a step, and memory, from one replica to 10,000
 //! - latency and goodput of three arrival shapes in virtual time, compared with plain first-come first-served batching
 //! - time to first token of four replicas in virtual time, placed by what they hold and in turn
 //! - gaps between tokens and time to first token of four replicas that do everything, and of some that compute prompts for
@@ -15,6 +16,7 @@ mod fake_shard;
 mod policy;
 mod replicas;
 mod roles;
+mod scale;
 #[path = "../../router/scheduler/tests/it/stages.rs"]
 mod stage_times;
 mod stages;
@@ -28,6 +30,7 @@ use penstock_scheduler::{Capacity, NewRequest, SamplingParams, Scheduler, Schedu
 fn main() {
     measure_plan();
     measure_lookup();
+    scale::measure();
     policy::compare();
     replicas::compare();
     roles::compare();
