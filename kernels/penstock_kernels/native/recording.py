@@ -20,8 +20,9 @@ from penstock_kernels.native.library import Failure, address, library, recorded
 from penstock_kernels.native.lowering import lower
 
 _ALIGNMENT = 64
-# More than most steps need. Sizes come in any order, and the rest of a chunk that is too small for the next is lost.
-_CHUNK_BYTES = 1 << 26
+# More than steps of small models need. Sizes come in any order, and the rest of a chunk that is too small for the next is
+# lost.
+_CHUNK_BYTES = 1 << 23
 # Ops whose result may have another shape or other numbers in the next run.
 _CHANGING = {
     torch.Tag.data_dependent_output,

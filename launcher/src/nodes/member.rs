@@ -114,7 +114,8 @@ impl Member {
         let (mut channel, own) = Channel::connect((master, *port), secret, tls.as_ref()).await?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let (num_shards, num_replicas) = (*num_shards, layout.num_replicas);
-        let joining = Joining { node: *node, version, num_shards, num_replicas, address: own };
+        let alike = self.settings.alike.clone();
+        let joining = Joining { node: *node, version, num_shards, num_replicas, alike, address: own };
         channel.speaker.say(&Hello::Node(joining)).await?;
         match in_time(SILENCE, channel.listener.hear()).await? {
             Answer::Welcome(()) => Ok((channel, Addresses { master, own })),

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+use super::alike::Alike;
 use crate::plan::{CacheSize, StartOptions};
 use crate::supervisor::{Ending, Exit};
 
@@ -34,6 +35,8 @@ pub struct Joining {
     pub num_shards: u32,
     /// Groups on all machines.
     pub num_replicas: u32,
+    /// What has to be equal on all.
+    pub alike: Alike,
     /// Where its shards listen.
     pub address: Ipv4Addr,
 }

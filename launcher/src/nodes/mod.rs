@@ -11,6 +11,7 @@
 //! Whoever connects proves that it knows the secret, and so does node 0 (`channel`). It is encrypted only by TLS of both sides.
 
 mod addresses;
+mod alike;
 mod channel;
 mod hub;
 mod link;

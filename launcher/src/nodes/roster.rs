@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::alike::difference;
 use super::messages::{Joining, News, Order};
 use super::settings::NodeSettings;
 use crate::plan::{CacheSize, StartOptions};
@@ -68,7 +69,7 @@ impl Roster {
         if self.members.contains_key(node) {
             return Err(format!("there is a node with --node-rank {node} already"));
         }
-        Ok(())
+        difference(&joining.alike, &self.settings.alike).map_or(Ok(()), Err)
     }
 
     /// A node is lost, with its shards.
@@ -143,6 +144,7 @@ mod tests {
     use penstock_router::engine::replica_secret::ReplicaSecret;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+    use super::super::alike::Alike;
     use super::*;
     use crate::layout::Layout;
     use crate::supervisor::ProcessId;
@@ -170,6 +172,7 @@ mod tests {
             layout,
             num_shards,
             roles: Vec::new(),
+            alike: Alike::from([("dtype".to_owned(), "float32".to_owned())]),
             master,
             port,
             secret,
@@ -180,7 +183,8 @@ mod tests {
     fn joining(node: u32) -> Joining {
         let address = Ipv4Addr::new(10, 0, 0, 1 + node as u8);
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Joining { node, version, num_shards: 2, num_replicas: 1, address }
+        let alike = Alike::from([("dtype".to_owned(), "float32".to_owned())]);
+        Joining { node, version, num_shards: 2, num_replicas: 1, alike, address }
     }
 
     fn join(roster: &mut Roster, node: u32) -> (Result<Vec<Event>, String>, UnboundedReceiver<Order>) {
@@ -251,7 +255,9 @@ mod tests {
         let uneven = Joining { num_shards: 1, ..joining(2) };
         let alone = Joining { num_replicas: 2, ..joining(2) };
         let wrong = [(joining(0), "--node-rank 0"), (joining(3), "--node-rank 3"), (joining(1), "already")];
+        let of_16_bits = Joining { alike: Alike::new(), ..joining(2) };
         let differing = [(other, "version"), (uneven, "--num-shard"), (alone, "--num-replicas")];
+        let differing = differing.into_iter().chain([(of_16_bits, "--dtype is not given")]);
         for (joining, reason) in wrong.into_iter().chain(differing) {
             let refused = roster.join(&joining, unbounded_channel().0).expect_err("refused");
             assert!(refused.contains(reason), "{refused}");

@@ -7,6 +7,7 @@ use penstock_router::engine::mutual_tls::{MutualTls, MutualTlsError};
 use penstock_router::engine::replica_secret::{ReplicaSecret, ReplicaSecretError};
 use thiserror::Error;
 
+use super::alike::{Alike, alike};
 use crate::args::{Args, Role};
 use crate::layout::Layout;
 use crate::supervisor::ProcessId;
@@ -27,6 +28,8 @@ pub struct NodeSettings {
     pub num_shards: u32,
     /// What each group is for, if that is not everything for all.
     pub roles: Vec<Role>,
+    /// What has to be equal on all.
+    pub alike: Alike,
     /// Address or name of node 0.
     pub master: String,
     /// Where node 0 listens.
@@ -71,6 +74,7 @@ impl NodeSettings {
             layout: args.layout(),
             num_shards,
             roles: args.shards.role.clone(),
+            alike: alike(args),
             master: master.clone(),
             port: nodes.master_port,
             secret: ReplicaSecret::read(file)?,

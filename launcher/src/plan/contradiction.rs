@@ -80,6 +80,10 @@ pub enum PlanError {
         "--role {role} and --prefix-caching false exclude each other: blocks come to another replica as parts of its prefix cache"
     )]
     RoleWithoutCache { role: &'static str },
+    #[error(
+        "--max-awake-models and --max-awake-gb are for several models; name each by --model NAME=MODEL, or drop them"
+    )]
+    BudgetOfOne,
     #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
     SocketPathTooLong(PathBuf),
     #[error("--speculation draft needs --draft-model, a small model; add it or use --speculation ngram")]
@@ -104,6 +108,9 @@ pub fn contradiction(args: &Args) -> Option<PlanError> {
 }
 
 fn contradiction_of_layout(args: &Args) -> Option<PlanError> {
+    if args.models.budget.is_given() && !args.models.are_several() {
+        return Some(PlanError::BudgetOfOne);
+    }
     let Layout { num_replicas: replicas, num_nodes: count } = args.layout();
     (!args.layout().is_even()).then_some(PlanError::ReplicasOverNodes { replicas, count })
 }

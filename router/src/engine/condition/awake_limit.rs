@@ -21,7 +21,7 @@ pub struct AwakeLimit {
 /// It takes more, so that it could never be awake.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "the model `{model}` takes {needed} bytes awake beyond what it has asleep at level {sleep_level}, and --max-awake-gb allows {most}; raise that, or lower --max-batch-total-tokens of the model"
+    "the model `{model}` takes {needed} bytes awake beyond what it has asleep at level {sleep_level}, and --max-awake-gb allows {most} bytes; raise that, or lower --max-batch-total-tokens of the model, as far as it is its KV cache"
 )]
 pub struct BeyondLimit {
     model: String,
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(limit.check("a", takes(700)), Ok(()));
         let error = limit.check("a", takes(701)).unwrap_err().to_string();
         assert!(error.starts_with("the model `a` takes 701 bytes awake"), "{error}");
-        assert!(error.contains("--max-awake-gb allows 700;"), "{error}");
+        assert!(error.contains("--max-awake-gb allows 700 bytes;"), "{error}");
         assert!("700".parse::<AwakeLimit>().is_err());
     }
 }

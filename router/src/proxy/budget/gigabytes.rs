@@ -37,7 +37,7 @@ impl FromStr for Gigabytes {
         let bytes = parse(text).filter(|bytes| (1..=MOST_GB * BYTES_PER_GB).contains(bytes));
         bytes.map(|bytes| Self { bytes }).ok_or_else(|| {
             format!(
-                "`{text}` is no number of GB: write it as in 24 or 7.5, more than 0 and at most {MOST_GB}"
+                "`{text}` is no number of GB: write it as in 24 or 7.5, with up to {NUM_DIGITS} digits behind the point, more than 0 and at most {MOST_GB}"
             )
         })
     }
