@@ -297,7 +297,9 @@ def test_a_model_that_takes_more_than_the_budget_is_not_loaded(
         "POST", "/models", {"name": "huge", "model": str(folders["c"]), "flags": flags}
     )
     assert status == 502, refused
-    found = re.search(r"the model `huge` takes (\d+) bytes .* --max-awake-gb allows (\d+) bytes;", refused["error"])
+    found = re.search(
+        r"the model `huge` takes (\d+) bytes .* --max-awake-gb allows (\d+) bytes;", refused["error"]
+    )
     assert found, refused
     assert (int(found[1]) > 3_000_000 * 512, int(found[2])) == (True, int(MAX_AWAKE_GB * 1e9))
     assert sorted(_states(admin)) == sorted(CACHES)
@@ -314,7 +316,9 @@ def test_a_server_with_a_model_that_takes_more_than_the_budget_does_not_start(
     model = f"--model=big={folders['a']},max_batch_total_tokens=1000000"
     code, stderr = launch(model, "--max-awake-gb=0.4", "--dtype=float32").end()
     assert code == 1, stderr
-    assert re.search(r"the model `big` takes \d+ bytes .* --max-awake-gb allows 400000000 bytes;", stderr), stderr
+    assert re.search(r"the model `big` takes \d+ bytes .* --max-awake-gb allows 400000000 bytes;", stderr), (
+        stderr
+    )
 
 
 @pytest.mark.parametrize(

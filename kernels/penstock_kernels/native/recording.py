@@ -20,9 +20,8 @@ from penstock_kernels.native.library import Failure, address, library, recorded
 from penstock_kernels.native.lowering import lower
 
 _ALIGNMENT = 64
-# More than steps of small models need. Sizes come in any order, and the rest of a chunk that is too small for the next is
-# lost.
-_CHUNK_BYTES = 1 << 23
+# More than most steps need. Sizes come in any order, and the rest of a chunk that is too small for the next is lost.
+_CHUNK_BYTES = 1 << 26
 # Ops whose result may have another shape or other numbers in the next run.
 _CHANGING = {
     torch.Tag.data_dependent_output,
@@ -41,8 +40,15 @@ class Arena:
 
     def __init__(self) -> None:
         self._chunks: list[torch.Tensor] = []
+        # Of each chunk, the most that a recording uses: the system gives no memory for the rest.
+        self._most_used: list[int] = []
         self._chunk = 0
         self._used = 0
+
+    @property
+    def num_unused(self) -> int:
+        """Bytes that no recording uses."""
+        return sum(map(len, self._chunks)) - sum(self._most_used)
 
     def rewind(self) -> None:
         """The next recording uses the same memory from its beginning."""
@@ -55,11 +61,14 @@ class Arena:
             self._chunk, self._used = self._chunk + 1, 0
         begin = self._used
         self._used += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        chunk_len = len(self._chunks[self._chunk])
+        self._most_used[self._chunk] = max(self._most_used[self._chunk], min(self._used, chunk_len))
         return self._chunks[self._chunk][begin : begin + num_bytes].view(dtype).view(shape)
 
     def _fits(self, num_bytes: int) -> bool:
         if self._chunk == len(self._chunks):
             self._chunks.append(torch.empty(max(num_bytes, _CHUNK_BYTES), dtype=torch.uint8))
+            self._most_used.append(0)
         return self._used + num_bytes <= len(self._chunks[self._chunk])
 
 

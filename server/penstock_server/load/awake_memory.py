@@ -2,16 +2,17 @@
 
 On a GPU that is all that the allocator of torch has taken from the device. On a CPU, where others allocate from the
 same memory, it is the sum of all tensors that the engine reaches: a cache counts whole, although the system gives its
-pages only as they are filled.
+pages only as they are filled. Of the memory for recorded steps that part counts which they use.
 """
 
 from typing import NamedTuple
 
 import torch
+from penstock_kernels.native.recording import Arena
 
 from penstock_server.engine.engine import Engine
 from penstock_server.load.loaded import Loaded
-from penstock_server.network.parked import bytes_of
+from penstock_server.network.parked import bytes_of, reached
 
 
 class AwakeBytes(NamedTuple):
@@ -35,5 +36,5 @@ class AwakeMemory:
             reserved = torch.cuda.memory_reserved(self._device)
             return AwakeBytes(reserved, reserved)
         # The model is reached from the engine.
-        everything = bytes_of(engine)
+        everything = bytes_of(engine) - sum(arena.num_unused for arena in reached(engine, Arena))
         return AwakeBytes(max(everything - self._weights, 0), everything)

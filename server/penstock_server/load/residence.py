@@ -91,7 +91,7 @@ class Residence:
         self._parked: Parked | None = _parked(loaded)
         self._memory = AwakeMemory(loaded)
         self._engine: Engine | None = wrap(prepared.engine())
-        # What it takes to wake up: the most that was measured.
+        # What it takes to wake up, as it was last measured.
         self.awake_bytes: AwakeBytes = self._memory.measure(self._engine)
 
     @property
@@ -114,8 +114,7 @@ class Residence:
             # Cycles of what was there when the shard became ready are collected, too.
             gc.unfreeze()
             if self._engine is not None:
-                measured = self._memory.measure(self._engine)
-                self.awake_bytes = AwakeBytes(*map(max, self.awake_bytes, measured))
+                self.awake_bytes = self._memory.measure(self._engine)
                 self._leave_engine(self._engine)
             if level is SleepLevel.WEIGHTS_DROPPED:
                 self._prepared = self._parked = None

@@ -1,9 +1,11 @@
 """Weights that have left a GPU for the memory of the host, and come back to the tensors that they were in."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+Kind = TypeVar("Kind")
 
 # Objects of these packages are looked into: layers, matrices, tables.
 _OURS = ("penstock_", "transformers.", "torch.nn.")
@@ -56,13 +58,19 @@ def bytes_of(root: object) -> int:
 
 def tensors_of(root: object) -> Iterator[torch.Tensor]:
     """Every tensor that is reached by attributes and members, once or more often."""
-    waiting, seen = [root], set()
+    return reached(root, torch.Tensor)
+
+
+def reached(root: object, kind: type[Kind]) -> Iterator[Kind]:
+    """All of a kind that are reached so, but for those behind one of them."""
+    waiting: list[object] = [root]
+    seen: set[int] = set()
     while waiting:
         it = waiting.pop()
         if id(it) in seen:
             continue
         seen.add(id(it))
-        if isinstance(it, torch.Tensor):
+        if isinstance(it, kind):
             yield it
         else:
             waiting.extend(_members(it))
