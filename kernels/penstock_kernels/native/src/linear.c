@@ -88,11 +88,13 @@ int penstock_has_amx(void) {
 #endif
 }
 
-/* Columns of a share of a call. Rows that are copied are copied for each share; every thread shall have several. */
+/* Columns of a share of a call. Rows that are copied are copied for each share; every thread shall have several. Tiles of the
+   processor take no more than LARGE_SHARE, for which they have room. */
 static int share_of(const Linear *call) {
     const int64_t each = call->num_columns / call->num_threads;
     if (call->num_rows <= TILE_ROWS || each < 4 * LARGE_SHARE) return SHARE;
-    return call->len > TILE_INPUTS && each >= 3 * LARGEST_SHARE ? LARGEST_SHARE : LARGE_SHARE;
+    const int is_copied = call->len > TILE_INPUTS && !call->packed;
+    return is_copied && each >= 3 * LARGEST_SHARE ? LARGEST_SHARE : LARGE_SHARE;
 }
 
 /* The part of which this is a share; the number of the share becomes its number within the part. */
