@@ -171,33 +171,19 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
 
     let run_dir = make_run_dir()?;
     let run_path = run_dir.path().to_owned();
-    let fork_servers = if args.nodes.has_shards() {
-        fork_servers(args, (run_dir.path(), &python), &parent_pipe, Vec::new(), console)?
-    } else {
-        None
-    };
+    let fork_servers = fork_servers(args, (run_dir.path(), &python), &parent_pipe, Vec::new(), console)?;
     let places = Places { python, router, run_dir: run_path, model, parent_pipe_fd: parent_pipe.fd() };
     let args = &with_keys_in_a_file(args, &keys, run_dir.path())?;
     let plan = Plan::new(args, &hardware, &places)?;
     console.say(&format!("Loading the model on {}", plan.devices));
     let forking = fork_servers.clone();
-    let ending = match nodes {
-        Some(nodes) if !nodes.is_master() => {
-            let (processes, events) = processes_of(plan, args, forking, console);
-            let member = Member::new(nodes, processes, events, console.clone());
-            Ok(member.run(&mut signals.stop).await)
-        }
-        nodes => {
-            let serving = Serving { args, plan, nodes, ports, forking, console, reporter };
-            serve(serving, &mut signals).await
-        }
-    };
+    let ending = run(Running { args, plan, nodes, ports, forking, console, reporter }, &mut signals).await;
     end_forking(fork_servers).await;
     ending
 }
 
-/// What a launcher that has the router needs.
-struct Serving<'a> {
+/// What a launcher needs whose model is found.
+struct Running<'a> {
     args: &'a Args,
     plan: Plan,
     nodes: Option<NodeSettings>,
@@ -207,8 +193,17 @@ struct Serving<'a> {
     reporter: Reporter,
 }
 
-async fn serve(serving: Serving<'_>, signals: &mut Signals) -> anyhow::Result<Ending> {
-    let Serving { args, plan, nodes, ports, forking, console, mut reporter } = serving;
+async fn run(running: Running<'_>, signals: &mut Signals) -> anyhow::Result<Ending> {
+    let of_member = running.nodes.clone().filter(|nodes| !nodes.is_master());
+    let Some(nodes) = of_member else { return serve(running, signals).await };
+    let Running { args, plan, forking, console, .. } = running;
+    let (processes, events) = processes_of(plan, args, forking, console);
+    Ok(Member::new(nodes, processes, events, console.clone()).run(&mut signals.stop).await)
+}
+
+/// Of the launcher that has the router.
+async fn serve(running: Running<'_>, signals: &mut Signals) -> anyhow::Result<Ending> {
+    let Running { args, plan, nodes, ports, forking, console, mut reporter } = running;
     tokio::select! {
         checked = check_files(&plan.router, console) => checked?,
         () = signals.stop.recv() => return Ok(Ending::Stopped),
@@ -228,7 +223,8 @@ async fn serve(serving: Serving<'_>, signals: &mut Signals) -> anyhow::Result<En
     Ok(runner.run(supervisor, first, signals).await)
 }
 
-/// Those that fork the shards, here or for the launchers of several models. `without`: variables that these have not.
+/// Those that fork the shards, here or for the launchers of several models; none where there are no shards. `without`:
+/// variables that these have not.
 fn fork_servers(
     args: &Args,
     (run_dir, python): (&Path, &Path),
@@ -236,6 +232,9 @@ fn fork_servers(
     without: Vec<String>,
     console: &Console,
 ) -> anyhow::Result<Option<Arc<ForkServers>>> {
+    if !args.nodes.has_shards() {
+        return Ok(None);
+    }
     let json = args.router.log.json_output.then(|| "--json-output".to_owned());
     let settings = ForkSettings {
         run_dir: run_dir.to_owned(),

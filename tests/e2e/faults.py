@@ -145,6 +145,17 @@ def num_requests(server: Launched) -> int:
     return int(stats["waiting"] + stats["running"])
 
 
+def replicas(server: Launched) -> list[dict[str, Any]]:
+    """What the server tells of each."""
+    told: list[dict[str, Any]] = json.loads(server.get("/stats")[1])["replicas"]
+    return told
+
+
+def ready(server: Launched) -> list[bool]:
+    """Whether each replica is."""
+    return [replica["ready"] for replica in replicas(server)]
+
+
 def is_ready(server: Launched) -> bool:
     """A connection that breaks with the router is no answer."""
     try:

@@ -11,10 +11,11 @@ from certificates import NODE_NAME, Authority, Issued
 from e2e import faults
 from e2e.clients import Load, make_body
 from e2e.faults import MAX_CONCURRENT
-from e2e.hosts import Host, can_be_made, network
+from e2e.hosts import Host
 from e2e.launched import Launched, wait_until
 from e2e.oracle import SLACK, Oracle, oracle_of_two_shards
 from e2e.test_nodes import PORT, Cluster
+from e2e.test_nodes import hosts as hosts
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -31,14 +32,6 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Issued:
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Issued:
     """Of another authority, with the same name."""
     return Authority(tmp_path_factory.mktemp("tls") / "theirs").issue()
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[list[Host]]:
-    if not can_be_made():
-        pytest.skip("making network namespaces and a bridge is not permitted here")
-    with network(2) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 Driver and router run on the machine of the head, the ranks on two of three others.
 """
 
-import json
 import os
 import re
 import signal
@@ -163,20 +162,16 @@ def _machine_of(cluster: RayCluster, server: Launched, node: int) -> Host:
     return host
 
 
-def _ready(server: Launched) -> list[bool]:
-    return [replica["ready"] for replica in json.loads(server.get("/stats")[1])["replicas"]]
-
-
 def test_replicas_are_placed_and_lost_apart_and_a_driver_that_is_killed_leaves_nothing(
     cluster: RayCluster, model: Path, tmp_path: Path
 ) -> None:
     with _launch(cluster, tmp_path, model, "--nnodes=1", "--num-replicas=2") as launched:
         launched.wait_until_serving(START_S)
-        wait_until(lambda: _ready(launched) == [True, True], START_S)
+        wait_until(lambda: faults.ready(launched) == [True, True], START_S)
         lost = _machine_of(cluster, launched, 2)
         with faults.held_load(launched, BODIES) as load:
             lost.kill()
-            wait_until(lambda: _ready(launched) == [True, False], GONE_S)
+            wait_until(lambda: faults.ready(launched) == [True, False], GONE_S)
             assert faults.is_ready(launched), "the other one serves"
         records = load.finish()
         assert [record.ends for record in records] == [[COMPLETE]] * len(BODIES)
@@ -184,7 +179,7 @@ def test_replicas_are_placed_and_lost_apart_and_a_driver_that_is_killed_leaves_n
         again = Load(launched, BODIES).finish()
         assert [record.tokens for record in again] == [record.tokens for record in records]
         cluster.start_workers([lost])
-        wait_until(lambda: _ready(launched) == [True, True], START_S)
+        wait_until(lambda: faults.ready(launched) == [True, True], START_S)
         launched.process.kill()
         started = time.monotonic()
         wait_until(lambda: cluster.left() == [], GONE_S)

@@ -46,7 +46,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     tmp = tmp_path_factory.mktemp("run")
     with Launched(tmp, *_flags(tmp, model, "--num-replicas=2")) as launched:
         launched.wait_until_serving()
-        wait_until(lambda: all(_ready(launched)), faults.RESTART_S * SLACK)
+        wait_until(lambda: all(faults.ready(launched)), faults.RESTART_S * SLACK)
         yield launched
 
 
@@ -68,19 +68,10 @@ def oracle(server: Launched, one: Launched) -> Oracle:
     return known
 
 
-def _replicas(server: Launched) -> list[dict[str, Any]]:
-    replicas: list[dict[str, Any]] = json.loads(server.get("/stats")[1])["replicas"]
-    return replicas
-
-
-def _ready(server: Launched) -> list[bool]:
-    return [replica["ready"] for replica in _replicas(server)]
-
-
 def test_a_mixture_is_divided_and_gets_the_tokens_of_one_replica(server: Launched, oracle: Oracle) -> None:
     assert json.loads(server.get("/info")[1])["num_replicas"] == 2
     with faults.held_load(server, BODIES) as load:
-        running = [replica["running"] for replica in _replicas(server)]
+        running = [replica["running"] for replica in faults.replicas(server)]
         # How long a prompt is under way with a replica, which counts, depends on the machine.
         assert sum(running) == NUM_STREAMS
         assert min(running) >= NUM_STREAMS // 4
@@ -91,15 +82,15 @@ def test_streams_of_a_killed_replica_go_on_with_the_other(server: Launched, orac
     before, killed = faults.restarts(server), faults.shard_of(server, 0)
     with faults.held_load(server, BODIES) as load:
         faults.kill(killed)
-        wait_until(lambda: _ready(server) == [False, True], faults.RESTART_S * SLACK)
+        wait_until(lambda: faults.ready(server) == [False, True], faults.RESTART_S * SLACK)
         # What is held does not get ready: the other one serves alone.
         assert faults.is_ready(server)
         status, reply = server.post("/generate", {"inputs": "meanwhile", "parameters": {"max_new_tokens": 2}})
         assert status == 200, reply
-        running = [replica["running"] + replica["waiting"] for replica in _replicas(server)]
+        running = [replica["running"] + replica["waiting"] for replica in faults.replicas(server)]
         assert running == [0, NUM_STREAMS], "all streams are with the other one"
     records = load.finish()
-    wait_until(lambda: all(_ready(server)), faults.RESTART_S * SLACK)
+    wait_until(lambda: all(faults.ready(server)), faults.RESTART_S * SLACK)
     # It counted one more request, which is none of these streams'.
     [meanwhile] = Load(server, [BODIES[0]]).finish()
     assert meanwhile.end == COMPLETE
@@ -111,7 +102,7 @@ def test_streams_of_a_killed_replica_go_on_with_the_other(server: Launched, orac
 def test_a_new_router_serves_with_both_replicas(server: Launched) -> None:
     faults.kill(faults.router(server))
     faults.wait_until_ready(server)
-    wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+    wait_until(lambda: faults.ready(server) == [True, True], faults.RESTART_S * SLACK)
 
 
 def test_an_adapter_that_is_added_reaches_both_replicas_and_one_that_restarts(
@@ -126,13 +117,15 @@ def test_an_adapter_that_is_added_reaches_both_replicas_and_one_that_restarts(
     oracle = Oracle(one, MAX_CONCURRENT)
     oracle.learn(ADAPTED)
     with faults.held_load(server, ADAPTED) as load:
-        assert [replica["running"] for replica in _replicas(server)] == [2, 2]
+        assert [replica["running"] for replica in faults.replicas(server)] == [2, 2]
         faults.kill(faults.shard_of(server, 1))
-        wait_until(lambda: _ready(server) == [True, False], faults.RESTART_S * SLACK)
+        wait_until(lambda: faults.ready(server) == [True, False], faults.RESTART_S * SLACK)
     assert all(record.end == COMPLETE and oracle.is_right(record) for record in load.finish())
-    wait_until(lambda: all(_ready(server)), faults.RESTART_S * SLACK)
+    wait_until(lambda: all(faults.ready(server)), faults.RESTART_S * SLACK)
     with faults.held_load(server, ADAPTED) as load:
-        assert min(replica["running"] for replica in _replicas(server)) > 0, "also the one that restarted"
+        assert min(replica["running"] for replica in faults.replicas(server)) > 0, (
+            "also the one that restarted"
+        )
     assert all(record.end == COMPLETE and oracle.is_right(record) for record in load.finish())
 
 
@@ -171,12 +164,12 @@ def test_a_replica_that_somebody_else_starts_joins_and_is_done_without(
     try:
         server = launch(f"--model-id={model}", "--dtype=float32", f"--replica=unix:{socket}")
         server.wait_until_serving()
-        wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+        wait_until(lambda: faults.ready(server) == [True, True], faults.RESTART_S * SLACK)
         load = Load(server, BODIES)
         load.wait_for_each(1)
         theirs.kill()
         assert {record.end for record in load.finish()} == {COMPLETE}
-        wait_until(lambda: _ready(server) == [True, False], faults.RESTART_S * SLACK)
+        wait_until(lambda: faults.ready(server) == [True, False], faults.RESTART_S * SLACK)
         assert faults.is_ready(server)
         assert "restarting" not in server.stderr, "it is not the launcher's"
     finally:
@@ -236,12 +229,12 @@ def test_a_replica_on_tcp_is_killed_and_stopped_and_comes_back(
     server = launch(*_with_remote(remote, model, remote.secret_file)).wait_until_serving()
     oracle = Oracle(one, MAX_CONCURRENT)
     oracle.learn(BODIES)
-    wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+    wait_until(lambda: faults.ready(server) == [True, True], faults.RESTART_S * SLACK)
     for number in (signal.SIGKILL, signal.SIGSTOP):
         load = Load(server, BODIES)
         load.wait_for_each(1)
         remote.process.send_signal(number)
-        wait_until(lambda: _ready(server) == [True, False], faults.RESTART_S * SLACK)
+        wait_until(lambda: faults.ready(server) == [True, False], faults.RESTART_S * SLACK)
         assert all(record.end == COMPLETE and oracle.is_right(record) for record in load.finish())
         assert faults.is_ready(server)
         if number == signal.SIGKILL:
@@ -249,7 +242,7 @@ def test_a_replica_on_tcp_is_killed_and_stopped_and_comes_back(
             remote.start()
         else:
             remote.process.send_signal(signal.SIGCONT)
-        wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+        wait_until(lambda: faults.ready(server) == [True, True], faults.RESTART_S * SLACK)
     assert "restarting" not in server.stderr, "it is not the launcher's"
 
 
@@ -260,7 +253,7 @@ def test_a_replica_that_wants_another_secret_is_left_out_and_named(
     wrong.write_text("another-secret-of-this-test")
     server = launch(*_with_remote(remote, model, wrong)).wait_until_serving()
     wait_until(lambda: "wants another secret" in server.stderr, faults.RESTART_S * SLACK)
-    assert _ready(server) == [True, False]
+    assert faults.ready(server) == [True, False]
     assert {record.end for record in Load(server, BODIES).finish()} == {COMPLETE}
     assert server.stderr.count("wants another secret") == 1, "it is told once"
     assert "secret-of-this-test" not in server.stderr
@@ -287,10 +280,10 @@ def test_a_replica_with_certificates_serves_who_shows_one(
     server = launch(*_with_remote(encrypted, model, encrypted.secret_file), *tls).wait_until_serving()
     oracle = Oracle(one, MAX_CONCURRENT)
     oracle.learn(BODIES)
-    wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+    wait_until(lambda: faults.ready(server) == [True, True], faults.RESTART_S * SLACK)
     records = Load(server, BODIES).finish()
     assert all(record.end == COMPLETE and oracle.is_right(record) for record in records)
-    assert all(replica["kv_blocks_cached"] for replica in _replicas(server)), "both computed some"
+    assert all(replica["kv_blocks_cached"] for replica in faults.replicas(server)), "both computed some"
 
 
 @pytest.mark.parametrize("who", ["without a certificate", "with one of another authority"])
@@ -302,7 +295,7 @@ def test_a_replica_with_certificates_is_left_out_by_who_shows_none_of_its_author
     server = launch(*flags, *tls).wait_until_serving()
     wait_until(lambda: "the shards are not back yet" in server.stderr, faults.RESTART_S * SLACK)
     assert ("invalid peer certificate" in server.stderr) == bool(tls)
-    assert _ready(server) == [True, False]
+    assert faults.ready(server) == [True, False]
     assert {record.end for record in Load(server, BODIES).finish()} == {COMPLETE}
 
 

@@ -81,12 +81,8 @@ def oracle(learned: Oracle) -> Oracle:
     return learned
 
 
-def _ready(server: Launched) -> list[bool]:
-    return [replica["ready"] for replica in json.loads(server.get("/stats")[1])["replicas"]]
-
-
 def _wait_for_both(server: Launched) -> None:
-    wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+    wait_until(lambda: faults.ready(server) == [True, True], faults.RESTART_S * SLACK)
 
 
 class Counts(dict[str, float]):
@@ -234,7 +230,7 @@ def test_where_the_sender_dies_the_prompt_is_computed_again(server: Launched, or
         with _held_on_the_way(server, FRESH[1]) as load:
             faults.kill(faults.shard_of(server, 0))
             _go_on(load, oracle)
-        wait_until(lambda: _ready(server) == [False, True], faults.RESTART_S * SLACK)
+        wait_until(lambda: faults.ready(server) == [False, True], faults.RESTART_S * SLACK)
         assert Counts.of(server).failed == before.failed + 1
         # Nobody computes prompts for it now.
         _go_on(Load(server, [FRESH[2]]), oracle)
@@ -248,7 +244,7 @@ def test_where_the_receiver_dies_the_sender_goes_on(server: Launched, oracle: Or
         with _held_on_the_way(server, FRESH[3]) as load:
             faults.kill(faults.shard_of(server, 1))
             _go_on(load, oracle)
-        wait_until(lambda: _ready(server) == [True, False], faults.RESTART_S * SLACK)
+        wait_until(lambda: faults.ready(server) == [True, False], faults.RESTART_S * SLACK)
         # Nobody generates for it now.
         _go_on(Load(server, [FRESH[4]]), oracle)
         assert Counts.of(server).copied == before.copied
