@@ -110,11 +110,15 @@ def router(server: Launched) -> int:
 
 
 def _find(server: Launched, argument: str) -> int:
-    def found() -> list[int]:
-        return [pid for pid in server.children() if argument in arguments(pid)]
+    found: list[int] = []
 
-    wait_until(found, 60)
-    return found()[0]
+    def look() -> bool:
+        # What was found is kept: to look again is to miss a process that has ended in between.
+        found[:] = [pid for pid in server.children() if argument in arguments(pid)]
+        return bool(found)
+
+    wait_until(look, 60)
+    return found[0]
 
 
 def order(server: Launched, kind: str, rank: int) -> None:
