@@ -2,17 +2,20 @@
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_model
 import torch
+from counting_model import counting_model, eagle_head, medusa_heads
 from driver import Driver, Sequence, execute_on, make_engine
 from family_models import CASES
 from penstock_kernels.native.decode_step import DecodeStep
 from penstock_kernels.native.recording import Calls
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.pending import Computed
 from penstock_server.engine.plain_steps import PlainSteps
@@ -277,3 +280,49 @@ def test_a_failure_fails_the_requests_and_changes_nothing(
     ]
     assert engine.slots.states[0].length == PROMPT_LEN + 3
     assert decode(engine, 2, PROMPT_LEN + 2).sampled_slots == [0, 1]
+
+
+@pytest.mark.parametrize("heads", [eagle_head, medusa_heads])
+@pytest.mark.parametrize("period", [3, 30])
+def test_who_reads_hidden_states_is_told_those_of_one_call(
+    saved_model: Callable[..., Any],
+    tmp_path: Path,
+    computed: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    heads: Callable[..., Path],
+    period: int,
+) -> None:
+    """More steps than a head waits for before it computes what it was told."""
+    model, num_blocks = counting_model(saved_model, tmp_path / "model", head_dim=16), 32
+    engine = make_engine(
+        model, num_slots=2, num_blocks=2 * num_blocks, draft_model_path=heads(model, tmp_path / "heads")
+    )
+    engine.drafter = unlimited(engine.drafter)
+    steps = count(1)
+    monkeypatch.setattr(
+        engine.drafter, "worth", lambda _num_rows, wanted: {} if next(steps) % period else wanted
+    )
+
+    def told() -> list[Any]:
+        engine.clear()
+        admitted = [
+            Admit(
+                slot,
+                [5 + slot, 6, 7],
+                PROMPT_LEN,
+                [*range(num_blocks * slot, num_blocks * (slot + 1))],
+                DRAWN,
+            )
+            for slot in range(2)
+        ]
+        engine.launch(Plan(1, 1, admitted=admitted, spans=[Span(slot, 0, PROMPT_LEN) for slot in range(2)]))
+        last = 4 * num_blocks - 1
+        return [shown(decode(engine, 2, last, open_drafts={0: 3, 1: 2})) for _ in range(60)]
+
+    told()
+    computed.clear()
+    by_one_call = told()
+    assert sum(computed) == 60 - 60 // period
+    engine._plain = None
+    assert told() == by_one_call
+    assert [len(slots) for slots, *_ in by_one_call[period - 1 :: period]] == [7] * (60 // period)

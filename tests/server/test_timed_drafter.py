@@ -57,6 +57,8 @@ def test_drafts_that_cost_more_than_they_give_end() -> None:
     assert server.run(8) == [True] * 4 + [False] * 4
     server.run(30)
     assert 0 < server.part_of_time(has_drafts=True) < 0.035
+    server.run(5000)
+    assert 0 < server.part_of_time(has_drafts=True, num_steps=5000) < 0.01, "less often each time"
 
 
 class Reading(Willing):
@@ -68,6 +70,10 @@ class Reading(Willing):
     @property
     def taps(self) -> TapShape:
         return TapShape((1,), 4)
+
+    @property
+    def reads_step(self) -> bool:
+        return True
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         self.num_asked += 1
@@ -91,14 +97,17 @@ def test_who_drafts_rests_where_that_does_not_pay() -> None:
         if (worth := drafter.worth(2, wanted)) or drafter.takes_in:
             drafter.draft([], worth)
         server.now += server.cost(bool(worth))
-        before = reading.num_read
-        drafter.read([Span(0, 9, 1)], states)
-        told.append(reading.num_read > before)
+        told.append(drafter.reads_step)
+        if drafter.reads_step:
+            drafter.read([Span(0, 9, 1)], states)
     first = told.index(True)
     assert sum(told) == 12, "eight steps, and four with drafts"
     assert all(told[first : first + 12])
     assert reading.num_asked == sum(told) + 1, "and once behind them, for what it was told last"
-    drafter.read([Span(1, 0, 30), Span(0, 9, 1)], states)
+    spans = [Span(1, 0, 30), Span(0, 9, 1)]
+    drafter.follow(Plan(1, 1500, spans=spans))
+    assert drafter.reads_step, "a part of a prompt"
+    drafter.read(spans, states)
     assert drafter.takes_in
     drafter.draft([], {})
     assert not drafter.takes_in
@@ -137,11 +146,24 @@ def test_where_drafts_begin_to_pay_they_begin_again() -> None:
     assert server.part_of_time(has_drafts=True) > 0.95
 
 
-def test_each_number_of_rows_is_judged_by_itself() -> None:
+def test_what_does_not_pay_with_few_rows_is_not_tried_with_more_at_once() -> None:
     server = Server(lambda has_drafts: 5.0 if has_drafts else 1.0, right=0)
+    server.run(100, num_rows=3)
+    assert not any(server.run(8, num_rows=3))
+    assert not any(server.run(8, num_rows=4))
+    assert sum(server.run(8, num_rows=2)) == 4, "but with fewer: it may pay there"
+
+
+def test_what_pays_with_few_rows_is_tried_with_more() -> None:
+    costs = {True: 1.5, False: 1.0}
+    server = Server(costs.__getitem__, right=2)
     server.run(100)
-    assert not any(server.run(8))
-    assert sum(server.run(8, num_rows=3)) == 4, "but for those to compare with"
+    costs[True] = 5.0
+    assert any(server.run(64, num_rows=8))
+    assert not any(server.run(8, num_rows=8))
+    costs[True] = 1.5
+    server.run(4000, num_rows=8)
+    assert sum(server.run(100, num_rows=8)) > 90, "and tried again"
 
 
 def test_steps_of_changing_numbers_of_rows_are_measured() -> None:

@@ -81,7 +81,7 @@ class Engine:
         self._failures = StepFailures(group, model.stage)
         self.drafter = drafter if drafter and slots.can_draft else Drafter()
         self._stages = StageSteps(model, self._part, slots.device, self.drafter.taps)
-        is_whole = model.stage.count == 1 and self.drafter.taps is None and not cache.is_poisoned
+        is_whole = model.stage.count == 1 and not cache.is_poisoned
         self._plain = PlainSteps(graphs, slots, self._failures.of) if graphs and is_whole else None
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
@@ -147,7 +147,7 @@ class Engine:
         # What is refused is looked at slot by slot.
         spans = None if errors or (heading and heading.is_by_slot) else self.slots.settled(plan)
         if self._plain is not None and spans is not None and not (wanted or late):
-            computed = self._plain.launch(plan, spans)
+            computed = self._launch_plain(self._plain, plan, spans)
             if computed is not None:
                 return computed
         decodes = None if spans is None else self._decodes(spans)
@@ -166,6 +166,12 @@ class Engine:
         else:
             self._start(pending, spans, decodes)
         return pending
+
+    def _launch_plain(self, steps: PlainSteps, plan: Plan, spans: Spans) -> Launched | None:
+        """The step over these spans as one call into C, where it can be; nothing is drafted in it."""
+        if plan.open_drafts and self.drafter.takes_in:
+            self._drafts(self.drafter.draft, spans, {})
+        return steps.launch(plan, spans, self.drafter)
 
     def _worth(self, plan: Plan) -> Mapping[int, int]:
         """What is likely to pay of what the plan may draft, by slot."""

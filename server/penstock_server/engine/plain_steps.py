@@ -11,6 +11,7 @@ from penstock_kernels.native.library import library
 
 from penstock_server.base.errors import StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.outcome import Outcome, SlotError, Timings, Tokens, not_finite
 from penstock_server.engine.pending import Computed
 from penstock_server.engine.plan import Plan, Spans
@@ -18,7 +19,7 @@ from penstock_server.engine.slots import Slots
 
 
 class PlainSteps:
-    """Those over the slots of one engine, which has all layers and no drafter that reads hidden states."""
+    """Those over the slots of one engine, which has all layers."""
 
     def __init__(
         self, graphs: DecodeGraphs, slots: Slots, failure_of: Callable[[Exception], StepFailed | None]
@@ -30,8 +31,9 @@ class PlainSteps:
         self._steps: dict[int, DecodeStep] = {}
         self._is_possible = slots.device.type == "cpu" and library() is not None
 
-    def launch(self, plan: Plan, spans: Spans) -> Computed | None:
-        """The step over these spans of a plan that was applied without an error, in which nothing is drafted.
+    def launch(self, plan: Plan, spans: Spans, drafter: Drafter) -> Computed | None:
+        """The step over these spans of a plan that was applied without an error, in which nothing is drafted; it may be
+        that `drafter` reads its hidden states.
 
         None, and nothing is changed, unless these are plain decodes, and as many as were recorded.
         """
@@ -42,6 +44,8 @@ class PlainSteps:
             return None
         try:
             decoded = step.run(spans.numbers)
+            if decoded is not None:
+                self._tell(drafter, spans)
         except Exception as error:
             failure = self._failure_of(error)
             if failure is None:
@@ -49,6 +53,12 @@ class PlainSteps:
             errors = [SlotError(span.slot, failure.code, str(failure)) for span in spans]
             return Computed(Outcome(plan.epoch, plan.step, errors=errors))
         return None if decoded is None else Computed(_outcome(plan, decoded))
+
+    def _tell(self, drafter: Drafter, spans: Spans) -> None:
+        """The hidden states of the step, to who reads them."""
+        states = self._graphs.states(len(spans)) if drafter.reads_step else None
+        if states is not None:
+            drafter.read(spans, states)
 
     def _step(self, count: int) -> DecodeStep | None:
         """That of the recorded size for so many decodes, if it is nothing but ops in C."""

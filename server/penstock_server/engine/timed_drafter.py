@@ -30,8 +30,9 @@ _BEFORE = 3
 _TRIED = _BEFORE + 1
 # Until there are enough, the last of each so many steps are without drafts.
 _FIRST_PERIOD = 2 * _TRIED
-# Now and then some are of the slower kind, to see whether it has become faster: they take this part of the time.
-_TRIED_PART = 0.03
+# Now and then some are of the slower kind, to see whether it has become faster: they take this part of the time, and
+# half of it each time that it has not, down to the other.
+_TRIED_PART, _LEAST_TRIED_PART = 0.03, 0.0075
 # In so many steps before those it does not rest.
 _AWAKE = 8
 _WEIGHT_OF_NEWEST = 0.1
@@ -99,7 +100,12 @@ class TimedDrafter(LimitingDrafter):
         self._num_asked = 0
         # Steps until the slower kind is tried again; less than none while it is.
         self._num_until_tried = -_TRIED
+        self._tried_part = _TRIED_PART
+        # What came of comparing the kinds last.
+        self._paid: bool | None = None
         self._rests = False
+        # Whether all spans of the last plan are decodes.
+        self._is_decoding = False
         # Whether it was told anything since it was asked last.
         self._is_told = False
         # The step since the last plan, if all of its spans are open: others compute more than decodes.
@@ -115,6 +121,7 @@ class TimedDrafter(LimitingDrafter):
         self._had_drafts = had_drafts
         if step is not None and self._num_alike > _BEFORE:
             self._paces[step.num_rows, step.has_drafts].add(now - step.begun, step.num_rows + step.num_right)
+        self._is_decoding = bool((Spans.of(plan.spans).numbers[2] == 1).all())
         are_open = bool(plan.spans) and len(plan.open_drafts) == len(plan.spans)
         self._step = _Step(now, len(plan.spans)) if are_open and not plan.admitted else None
         self.inner.follow(plan)
@@ -131,9 +138,11 @@ class TimedDrafter(LimitingDrafter):
     def takes_in(self) -> bool:
         return super().takes_in and (self._is_told or not self._rests)
 
+    @property
+    def reads_step(self) -> bool:
+        return not (self._rests and self._is_decoding) and super().reads_step
+
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
-        if self._rests and (Spans.of(spans).numbers[2] == 1).all():
-            return
         self._is_told = True
         super().read(spans, states)
 
@@ -160,21 +169,41 @@ class TimedDrafter(LimitingDrafter):
         return drafts
 
     def _decision(self, num_rows: int) -> _Decision:
-        drafted, plain = self._paces[num_rows, True], self._paces[num_rows, False]
-        if not plain.is_known:
+        known = self._judged(num_rows)
+        if known is None:
+            if self._paces[num_rows, False].is_known:
+                return _Decision.DRAFTS
             place = (self._num_asked - 1) % _FIRST_PERIOD
             return _Decision.NO_DRAFTS if place >= _FIRST_PERIOD - _TRIED else _Decision.DRAFTS
-        if not drafted.is_known:
-            return _Decision.DRAFTS
-        pays = drafted.seconds_of_token <= plain.seconds_of_token
+        drafted, plain = self._paces[known, True], self._paces[known, False]
+        pays = self._pays(known)
+        if pays != self._paid:
+            self._paid, self._tried_part = pays, _TRIED_PART
         self._count_down(*((plain, drafted) if pays else (drafted, plain)))
         if pays != (self._num_until_tried < 0):
             return _Decision.DRAFTS
         return _Decision.NO_DRAFTS if pays or self._num_until_tried < _AWAKE else _Decision.REST
+
+    def _judged(self, num_rows: int) -> int | None:
+        """The number of rows whose steps say whether drafts pay with so many: what does not pay with few rows does not
+        with more. None: both kinds have to be measured first."""
+        if self._is_known(num_rows):
+            return num_rows
+        fewer = {rows for rows, _has_drafts in self._paces if rows < num_rows}
+        return max((rows for rows in fewer if self._is_known(rows) and not self._pays(rows)), default=None)
+
+    def _is_known(self, num_rows: int) -> bool:
+        return all(self._paces[num_rows, has_drafts].is_known for has_drafts in (True, False))
+
+    def _pays(self, num_rows: int) -> bool:
+        """Whether steps of so many rows give more tokens in the same time with drafts."""
+        drafted, plain = self._paces[num_rows, True], self._paces[num_rows, False]
+        return drafted.seconds_of_token <= plain.seconds_of_token
 
     def _count_down(self, slower: _Pace, faster: _Pace) -> None:
         """One step less until the slower kind is tried."""
         self._num_until_tried -= 1
         if self._num_until_tried < -_TRIED:
             slower.num_recent = 1  # what was measured long ago counts less
-            self._num_until_tried = int(_TRIED / _TRIED_PART * slower.seconds / faster.seconds)
+            self._num_until_tried = int(_TRIED / self._tried_part * slower.seconds / faster.seconds)
+            self._tried_part = max(self._tried_part / 2, _LEAST_TRIED_PART)
