@@ -97,7 +97,8 @@ class TimedDrafter(LimitingDrafter):
         self._clock = clock
         # By the number of rows, and whether there were drafts.
         self._paces: dict[tuple[int, bool], _Pace] = defaultdict(_Pace)
-        self._num_asked = 0
+        # Steps before both kinds were measured.
+        self._num_tried = 0
         # Steps until the slower kind is tried again; less than none while it is.
         self._num_until_tried = -_TRIED
         self._tried_part = _TRIED_PART
@@ -129,7 +130,6 @@ class TimedDrafter(LimitingDrafter):
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
         if not wanted:
             return {}
-        self._num_asked += 1
         decision = self._group.gather_numbers(self._decision(num_rows))[0][0]
         self._rests = decision == _Decision.REST
         return self.inner.worth(num_rows, wanted) if decision == _Decision.DRAFTS else {}
@@ -171,10 +171,7 @@ class TimedDrafter(LimitingDrafter):
     def _decision(self, num_rows: int) -> _Decision:
         known = self._judged(num_rows)
         if known is None:
-            if self._paces[num_rows, False].is_known:
-                return _Decision.DRAFTS
-            place = (self._num_asked - 1) % _FIRST_PERIOD
-            return _Decision.NO_DRAFTS if place >= _FIRST_PERIOD - _TRIED else _Decision.DRAFTS
+            return self._first_decision(num_rows)
         drafted, plain = self._paces[known, True], self._paces[known, False]
         pays = self._pays(known)
         if pays != self._paid:
@@ -183,6 +180,15 @@ class TimedDrafter(LimitingDrafter):
         if pays != (self._num_until_tried < 0):
             return _Decision.DRAFTS
         return _Decision.NO_DRAFTS if pays or self._num_until_tried < _AWAKE else _Decision.REST
+
+    def _first_decision(self, num_rows: int) -> _Decision:
+        """Until both kinds are measured: drafts only in steps that are."""
+        if self._step is None:
+            return _Decision.NO_DRAFTS
+        place = self._num_tried % _FIRST_PERIOD
+        self._num_tried += 1
+        is_plain = place >= _FIRST_PERIOD - _TRIED and not self._paces[num_rows, False].is_known
+        return _Decision.NO_DRAFTS if is_plain else _Decision.DRAFTS
 
     def _judged(self, num_rows: int) -> int | None:
         """The number of rows whose steps say whether drafts pay with so many: what does not pay with few rows does not
