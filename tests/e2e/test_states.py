@@ -155,7 +155,7 @@ def test_drafts_change_neither_answers_nor_states(
         with faults.held_load(server, [body] * 3) as load:
             faults.kill(ranks)
             faults.time_until(lambda: faults.is_gone(ranks), 1.0 * SLACK)
-        assert [record.text for record in load.finish()] == [answer] * 3
+        assert [(record.text, record.error) for record in load.finish()] == [(answer, None)] * 3
 
 
 def test_streams_go_on_when_the_shard_is_killed(server: Launched, model: Path) -> None:

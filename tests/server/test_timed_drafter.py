@@ -197,11 +197,3 @@ def test_all_ranks_do_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(lambda _: 1.0, right=2)
     monkeypatch.setattr(server.drafter._group, "gather_numbers", lambda *mine: [(0,), mine])
     assert not any(server.run(20))
-
-
-def test_nothing_is_tried_beside_prompts_before_it_is_measured() -> None:
-    server, spans = Server(lambda _: 1.0, right=2), [Span(0, 9, 1), Span(3, 0, 5)]
-    for _ in range(20):
-        server.drafter.follow(Plan(1, 1, spans=spans, open_drafts={0: 2}))
-        assert not server.drafter.worth(2, {0: 2})
-    assert server.run(8) == [True] * 4 + [False] * 4

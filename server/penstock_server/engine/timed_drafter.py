@@ -171,7 +171,10 @@ class TimedDrafter(LimitingDrafter):
     def _decision(self, num_rows: int) -> _Decision:
         known = self._judged(num_rows)
         if known is None:
-            return self._first_decision(num_rows)
+            place = self._num_tried % _FIRST_PERIOD
+            self._num_tried += 1
+            is_plain = place >= _FIRST_PERIOD - _TRIED and not self._paces[num_rows, False].is_known
+            return _Decision.NO_DRAFTS if is_plain else _Decision.DRAFTS
         drafted, plain = self._paces[known, True], self._paces[known, False]
         pays = self._pays(known)
         if pays != self._paid:
@@ -180,15 +183,6 @@ class TimedDrafter(LimitingDrafter):
         if pays != (self._num_until_tried < 0):
             return _Decision.DRAFTS
         return _Decision.NO_DRAFTS if pays or self._num_until_tried < _AWAKE else _Decision.REST
-
-    def _first_decision(self, num_rows: int) -> _Decision:
-        """Until both kinds are measured: drafts only in steps that are."""
-        if self._step is None:
-            return _Decision.NO_DRAFTS
-        place = self._num_tried % _FIRST_PERIOD
-        self._num_tried += 1
-        is_plain = place >= _FIRST_PERIOD - _TRIED and not self._paces[num_rows, False].is_known
-        return _Decision.NO_DRAFTS if is_plain else _Decision.DRAFTS
 
     def _judged(self, num_rows: int) -> int | None:
         """The number of rows whose steps say whether drafts pay with so many: what does not pay with few rows does not
