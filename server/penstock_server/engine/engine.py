@@ -147,7 +147,9 @@ class Engine:
         # What is refused is looked at slot by slot.
         spans = None if errors or (heading and heading.is_by_slot) else self.slots.settled(plan)
         if self._plain is not None and spans is not None and not (wanted or late):
-            computed = self._launch_plain(self._plain, plan, spans)
+            if plan.open_drafts and self.drafter.takes_in:
+                self._drafts(self.drafter.draft, spans, {})
+            computed = self._plain.launch(plan, spans, self.drafter)
             if computed is not None:
                 return computed
         decodes = None if spans is None else self._decodes(spans)
@@ -166,12 +168,6 @@ class Engine:
         else:
             self._start(pending, spans, decodes)
         return pending
-
-    def _launch_plain(self, steps: PlainSteps, plan: Plan, spans: Spans) -> Launched | None:
-        """The step over these spans as one call into C, where it can be; nothing is drafted in it."""
-        if plan.open_drafts and self.drafter.takes_in:
-            self._drafts(self.drafter.draft, spans, {})
-        return steps.launch(plan, spans, self.drafter)
 
     def _worth(self, plan: Plan) -> Mapping[int, int]:
         """What is likely to pay of what the plan may draft, by slot."""
