@@ -9,7 +9,12 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+)
 
 _CORPUS = (
     "the quick brown fox jumps over the lazy dog",
@@ -52,19 +57,27 @@ def build(recipe: TinyModel) -> Any:
     options = {key: value for key, value in {**sizes(), **recipe.options}.items() if value is not None}
     torch.manual_seed(recipe.seed)
     config = CONFIG_MAPPING[recipe.family](**options)
-    model: Any = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # transformers starts norms at one, and biases and more at zero, which would hide mistakes with them.
-            is_norm = "norm" in name or ".ln_" in name
-            if is_norm or parameter.min() == parameter.max():
-                weight_of_norm = is_norm and not name.endswith("bias")
-                parameter.normal_(1.0 if weight_of_norm else 0.0, 0.2)
-        for name, buffer in model.named_buffers():
-            # What corrects the choice of experts is learned without being a parameter.
-            if name.endswith("correction_bias"):
-                buffer.normal_(0.0, 0.2)
+    # Some are among those that see, though they do not.
+    is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    auto: Any = AutoModelForCausalLM if is_causal else AutoModelForImageTextToText
+    model: Any = auto.from_config(config).eval()
+    shake(model)
     return model
+
+
+@torch.no_grad()
+def shake(model: Any) -> None:
+    """Random numbers where transformers starts with the same ones, which would hide mistakes with them."""
+    for name, parameter in model.named_parameters():
+        # Norms start at one, and biases and more at zero.
+        is_norm = "norm" in name or ".ln_" in name
+        if is_norm or parameter.min() == parameter.max():
+            weight_of_norm = is_norm and not name.endswith("bias")
+            parameter.normal_(1.0 if weight_of_norm else 0.0, 0.2)
+    for name, buffer in model.named_buffers():
+        # What corrects the choice of experts is learned without being a parameter.
+        if name.endswith("correction_bias"):
+            buffer.normal_(0.0, 0.2)
 
 
 def save(folder: Path, recipe: TinyModel, max_shard_size: str = "5GB") -> Any:

@@ -106,6 +106,8 @@ qwen3_5_moe qwen4_exp dots3_note
 """
 # Its bytes become patches by a model of its own.
 _OTHERS = "blt"
+# transformers has it among those that see, though it does not.
+_AMONG_THOSE_THAT_SEE = {"mistral4": "Mistral4ForCausalLM"}
 
 
 class Written(NamedTuple):
@@ -131,7 +133,8 @@ def classes() -> dict[str, str]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
 
     others = {*_ENCODERS.split(), *_PARTS_OF_OTHERS.split(), _OTHERS}
-    return {name: found for name, found in sorted(NAMES.items()) if name not in others}
+    named = {**NAMES, **_AMONG_THOSE_THAT_SEE}
+    return {name: found for name, found in sorted(named.items()) if name not in others}
 
 
 def options_of(model_type: str) -> dict[str, Any]:

@@ -70,6 +70,9 @@ _PACKED = {"hidden_size": 80, "head_dim": None, "num_key_value_heads": None}
 _SLOPES = {
     "hidden_size": 96, "num_attention_heads": 12, "max_position_embeddings": None, "model_max_length": 200,
 }  # fmt: skip
+# Three positions of a token share the numbers of a head; of text they are one.
+_THREE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+_MIXED_THREE = {**_THREE, "mrope_interleaved": True}
 _HYBRID_LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 
 CASES: dict[str, dict[str, Any]] = {
@@ -151,6 +154,13 @@ CASES: dict[str, dict[str, Any]] = {
         "family": "hunyuan_v1_dense",
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 9.0},
     },
+    "ministral3": {
+        "family": "ministral3", "rope_parameters": {**_YARN, "mscale": 1.0, "llama_4_scaling_beta": 0.3,
+                                                    "original_max_position_embeddings": 8},
+    },
+    "mistral4": {"family": "mistral4", **LATENT, **_ROUTED, "rope_parameters": {
+        **_YARN, "llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8,
+    }},
     "ministral": {"family": "ministral", "sliding_window": 9, "layer_types": _LAYERS},
     "nemotron": {"family": "nemotron", **_BIAS, "hidden_size": 80, "head_dim": 12},
     "olmo3": {"family": "olmo3", **_EVEN_HEADS, "sliding_window": 9, "layer_types": _LAYERS},
@@ -275,6 +285,20 @@ CASES: dict[str, dict[str, Any]] = {
     "xverse": {"family": "xverse", **_EVEN_HEADS},
     "smollm3": {"family": "smollm3", **_EVEN_HEADS, "no_rope_layers": [1, 0, 1]},
     "llama4_text": {"family": "llama4_text", **_CHUNKED},
+    "qwen2_vl_text": {"family": "qwen2_vl_text", "hidden_size": 64, "head_dim": None, "rope_parameters": _THREE},
+    "qwen2_5_vl_text": {"family": "qwen2_5_vl_text", "hidden_size": 64, "head_dim": None, "rope_parameters": _THREE},
+    "qwen3_vl_text": {"family": "qwen3_vl_text", "head_dim": 8, "rope_parameters": _MIXED_THREE},
+    "qwen3_vl_moe_text": {
+        "family": "qwen3_vl_moe_text", **_EXPERTS, "head_dim": 8, "rope_parameters": _MIXED_THREE,
+    },
+    "glm4v_text": {
+        "family": "glm4v_text", "hidden_size": 128, "head_dim": None,
+        "rope_parameters": {**_THREE, "partial_rotary_factor": 0.5},
+    },
+    "glm4v_moe_text": {
+        "family": "glm4v_moe_text", **_ROUTED, "head_dim": 16, "n_group": 1, "topk_group": 1,
+        "rope_parameters": {**_THREE, "partial_rotary_factor": 0.5},
+    },
     "llama4_text-dense-layer": {
         "family": "llama4_text", **_CHUNKED, "interleave_moe_layer_step": 2, "use_qk_norm": False, "head_dim": 16,
         "num_experts_per_tok": 2, "attention_bias": True,
@@ -287,6 +311,15 @@ RENAMED = {"kimi_k2": "deepseek_v3", "xverse": "llama"}
 
 # Families whose folders are made of those of another, in modules of their own.
 CONVERTED = ("baichuan", "internlm2")
+# Families that are the text part of a model that also sees.
+TEXT_PARTS = (
+    "glm4v_moe_text",
+    "glm4v_text",
+    "qwen2_5_vl_text",
+    "qwen2_vl_text",
+    "qwen3_vl_moe_text",
+    "qwen3_vl_text",
+)
 
 # A sample of those that have no row and are computed by the code of transformers.
 BORROWED: dict[str, dict[str, Any]] = {

@@ -88,12 +88,32 @@ ends. `--kv-cache-dtype fp8`, `--max-snapshots` and `--draft-model` are refused,
 The same tests as above are run with a sample (`tests/server/test_borrowed.py`): {}. Over caches of transformers, they
 are run with {}.
 """
+_WHOLES = """
+## Models that also see or hear
+
+Of these the text part is served: their config.json has it in `text_config`, and it is a model of its own, with a row
+above or in transformers. That is how Gemma 3, Llama 4, Qwen3.5, Mistral Small 3 and 4, Ministral 3, Kimi K2.5, Qwen-VL,
+GLM-V, LLaVA, InternVL and many others are published. The same folder and the same `--model-id` serve it; the log says
+that it is a part. The tensors of the other parts are left where they are and take no memory. Requests with images are
+refused, each with the reason.
+
+- The text part reads text as the whole model does. Models that read a prompt in both directions (PaliGemma, Florence 2)
+  are refused.
+- Three names of tensors are known: `model.language_model.…`, `language_model.…` and `model.text_model.…`; older files
+  of Qwen-VL name the text part as if it were alone.
+- `tie_word_embeddings`, `eos_token_id`, `dtype` and `quantization_config` of the whole model count before those of the
+  text part. A list of modules that stay in 16 bits may name those of other parts.
+- What published files of Gemma 3, LLaVA and others leave out of `text_config` is filled in as transformers does.
+
+`tests/server/test_text_part.py` makes tiny models of eleven kinds and compares the text part with the whole model of
+transformers.
+"""
 _CLASSES = """
 ## Every class of transformers
 
 A tiny random model of each decoder-only class for text of transformers {version} was served and compared
 (`python tests/server/every_class.py`): {served} of {total} give its tokens. The others are refused as they are loaded,
-with the reason in this table. Encoders, the decoders of encoder-decoders and models around images and sound are left
+with the reason in this table. Encoders, the decoders of encoder-decoders and what is more than its text part are left
 out.
 
 | what becomes of it | classes | model_type |
@@ -115,7 +135,7 @@ _TAIL = """
   the default of OpenAI's and Anthropic's routes (`--generation-config`, [parameters.md](parameters.md)).
 - **`--load-format dummy`** fills the model with noise and reads no weights: for measuring.
 - **Quantized weights**: [quantization.md](quantization.md) says which formats are read.
-- **Not supported**: models with images, and code from a model's folder, which is never run.
+- **Not supported**: images and sound, and code from a model's folder, which is never run.
 - **`--dtype` on a CPU** is float32 unless told otherwise. bfloat16 halves the memory; it is faster where the processor
   multiplies it itself (avx512_bf16), and elsewhere about as fast in decodes and half as fast in prompts
   ([devices.md](devices.md)).
@@ -137,7 +157,7 @@ _TAIL = """
 def page() -> str:
     """The whole page."""
     rows = "".join(_line(family) for _name, family in sorted(FAMILIES.items()))
-    return _HEAD + rows + _BORROWED.format(_names(BORROWED), _names(KEPT)) + _every_class() + _TAIL
+    return _HEAD + rows + _BORROWED.format(_names(BORROWED), _names(KEPT)) + _WHOLES + _every_class() + _TAIL
 
 
 def _names(models: Iterable[str]) -> str:

@@ -80,7 +80,7 @@ def test_layers_that_rotate_have_chunks_where_kinds_are_not_named(tmp_path: Path
     assert [layer.chunk for layer in spec.layers] == [8192, 8192, 8192, None, 8192]
     assert [layer.rope for layer in spec.layers] == [0, 0, 0, None, 0]
     assert [layer.is_sparse for layer in spec.layers] == [False, True, False, True, False]
-    assert spec.temperature == (8192, 0.1)
+    assert spec.temperature == (8192, 0.1, False)
     spec = spec_of(tmp_path, **config, attn_temperature_tuning=False, moe_layers=[0], attention_chunk_size=16)
     assert spec.temperature is None
     assert [layer.is_sparse for layer in spec.layers] == [True, False, False, False, False]

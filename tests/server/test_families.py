@@ -12,8 +12,9 @@ import oracle
 import pytest
 import thread_ranks
 import tiny_model
+import whole_model
 from driver import Driver, Execute, Sequence, execute_on, make_engine
-from family_models import CASES, CONVERTED, RENAMED
+from family_models import CASES, CONVERTED, RENAMED, TEXT_PARTS
 from penstock_server.architectures.registry import FAMILIES
 from penstock_server.engine.adapters import AdapterUse
 from penstock_server.engine.engine import Engine
@@ -64,6 +65,8 @@ def made_by(folder: Path, family: str, options: dict[str, Any]) -> Expected:
 
 
 def _save(family: str) -> Callable[[Path, dict[str, Any]], Any]:
+    if family in TEXT_PARTS:
+        return lambda folder, options: whole_model.save(folder, family.removesuffix("_text"), family, options)
     return lambda folder, options: tiny_model.save(folder, tiny_model.TinyModel(family, options))
 
 

@@ -139,9 +139,15 @@ def _qk_norm(fields: Fields, family: Family, ropes: tuple[RopeSpec, ...]) -> QkN
 
 def _temperature(fields: Fields, family: Family) -> TemperatureSpec | None:
     keys = family.temperature
-    if keys is None or not fields.fact(keys.switch):
+    if keys is None:
         return None
-    return TemperatureSpec(fields.number(keys.interval), fields.number(keys.strength))
+    if keys.in_rope:
+        rope = fields.get("rope_parameters") or fields.get("rope_scaling")
+        fields = Fields(rope if isinstance(rope, dict) else {}, fields.path)
+    is_used = fields.get(keys.strength) is not None if keys.in_rope else fields.fact(keys.switch)
+    if not is_used:
+        return None
+    return TemperatureSpec(fields.number(keys.interval), fields.number(keys.strength), keys.in_rope)
 
 
 def _norm(fields: Fields, family: Family) -> NormSpec:

@@ -99,12 +99,14 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Keys of how queries of layers that do not rotate grow with their position: whether, every how many positions, and
-    by how much."""
+    """Keys of how queries grow with their position: every how many positions, and by how much."""
 
-    switch: str = "attn_temperature_tuning"
     interval: str = "floor_scale"
     strength: str = "attn_scale"
+    # The key that says whether; there is none where the two stand among the numbers of the rotary embedding, and
+    # nothing grows without the second.
+    switch: str = "attn_temperature_tuning"
+    in_rope: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The families this server knows, by the `model_type` of config.json."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_server.architectures.config_json import build_spec
 from penstock_server.architectures.families.apertus import APERTUS
@@ -20,7 +20,7 @@ from penstock_server.architectures.families.ernie import ERNIE4_5
 from penstock_server.architectures.families.exaone import EXAONE4
 from penstock_server.architectures.families.falcon import FALCON
 from penstock_server.architectures.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
-from penstock_server.architectures.families.glm import GLM, GLM4
+from penstock_server.architectures.families.glm import GLM, GLM4, GLM4V
 from penstock_server.architectures.families.gpt import CODEGEN, GPT2, GPT_BIGCODE, GPT_NEO, GPT_NEOX, GPTJ
 from penstock_server.architectures.families.gpt_oss import GPT_OSS
 from penstock_server.architectures.families.granite import (
@@ -36,8 +36,6 @@ from penstock_server.architectures.families.llama import (
     INTERNLM2,
     INTERNLM3,
     LLAMA,
-    MINISTRAL,
-    MISTRAL,
     XVERSE,
 )
 from penstock_server.architectures.families.llama4 import LLAMA4_TEXT
@@ -50,6 +48,7 @@ from penstock_server.architectures.families.mamba import (
     MAMBA2,
     NEMOTRON_H,
 )
+from penstock_server.architectures.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL, MISTRAL4
 from penstock_server.architectures.families.mixtral import MIXTRAL
 from penstock_server.architectures.families.nemotron import ARCEE, NEMOTRON
 from penstock_server.architectures.families.olmo2 import FLEX_OLMO, OLMO2, OLMO3, OLMOE
@@ -58,14 +57,22 @@ from penstock_server.architectures.families.persimmon import PERSIMMON
 from penstock_server.architectures.families.phi import PHI, PHI3
 from penstock_server.architectures.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from penstock_server.architectures.families.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from penstock_server.architectures.families.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL, QWEN3_VL_MOE
 from penstock_server.architectures.families.seed_oss import SEED_OSS
-from penstock_server.architectures.families.shared_experts import DOTS1, ERNIE4_5_MOE, GLM4_MOE, MINIMAX_M2
+from penstock_server.architectures.families.shared_experts import (
+    DOTS1,
+    ERNIE4_5_MOE,
+    GLM4_MOE,
+    GLM4V_MOE,
+    MINIMAX_M2,
+)
 from penstock_server.architectures.families.smollm3 import SMOLLM3
 from penstock_server.architectures.families.stablelm import STABLELM
 from penstock_server.architectures.families.starcoder2 import STARCODER2
 from penstock_server.architectures.family import Family
 from penstock_server.architectures.fields import read_json
 from penstock_server.architectures.spec import ModelSpec
+from penstock_server.architectures.text_part import is_whole, text_part
 from penstock_server.base.config import RopeOverride
 from penstock_server.base.errors import StartError
 
@@ -77,26 +84,36 @@ _ROWS = (
     DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, MINICPM3, NEMOTRON, OLMO3, OPT, PERSIMMON, PHI, SEED_OSS,
     SMOLLM3, YOUTU, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITEMOEHYBRID, BAMBA, MAMBA2, NEMOTRON_H, FALCON_H1,
     LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO, LLAMA4_TEXT, KIMI_LINEAR, BAICHUAN,
-    XVERSE,
+    XVERSE, MINISTRAL3, MISTRAL4, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, GLM4V, GLM4V_MOE,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 
 
 def load_spec(folder: Path, rope: RopeOverride | None = None) -> ModelSpec:
     """Read a model folder's config; raises StartError with what is wrong and what to do."""
-    path, raw = read_config(folder)
+    path, raw, _ = read_config(folder)
     family = FAMILIES.get(str(raw.get("model_type")))
     if family is None:
         raise not_supported(path, raw)
     return build_spec(family, raw, path, rope)
 
 
-def read_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder's config.json, and what is in it."""
+class ModelConfig(NamedTuple):
+    """What config.json says of the model that is served."""
+
+    path: Path
+    raw: dict[str, Any]
+    # Whether that is the text part of one that also sees or hears.
+    is_text_part: bool
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The config.json of a model folder."""
     if not folder.is_dir():
         raise StartError(f"{folder}: no such folder; --model-id needs a local Hugging Face model folder")
     path = folder / "config.json"
-    return path, read_json(path)
+    raw = read_json(path)
+    return ModelConfig(path, text_part(raw, path), True) if is_whole(raw) else ModelConfig(path, raw, False)
 
 
 def not_supported(path: Path, raw: dict[str, Any]) -> StartError:

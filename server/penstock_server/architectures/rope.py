@@ -96,6 +96,8 @@ class _Reader:
         return RopeSpec(theta, kind, self._numbers(inner, kind, rotary_dim), rotary_dim)
 
     def _rotary_dim(self, inner: Fields) -> int:
+        if self.family.latent:
+            return self.head_dim  # of what rotates, which is apart
         key = self.family.rotary_dim_key
         if key:
             rotary_dim = self.fields.integer(key, default=self.head_dim, high=self.head_dim)

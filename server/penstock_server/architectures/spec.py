@@ -77,10 +77,16 @@ class LatentSpec:
 
 
 class TemperatureSpec(NamedTuple):
-    """Queries of layers that do not rotate grow with the logarithm of their position, every `interval` positions."""
+    """Queries grow with the logarithm of their position, every `interval` positions."""
 
     interval: float
     strength: float
+    # Whether it is those of layers that rotate, or those of the others, whose positions count from 1.
+    rotates: bool
+
+    def is_of(self, layer: LayerSpec) -> bool:
+        """Whether the queries of a layer grow."""
+        return self.rotates == (layer.rope is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock_server.architectures.fields import read_json
+from penstock_server.architectures.text_part import names_of_text
 from penstock_server.base.errors import StartError
 from penstock_server.base.regular_file import open_regular
 from penstock_server.files.missing_weights import no_weights
@@ -41,9 +42,11 @@ class Entry:
 class Checkpoint:
     """All tensors of a folder by name."""
 
-    def __init__(self, folder: Path, entries: dict[str, Entry]) -> None:
+    def __init__(self, folder: Path, entries: dict[str, Entry], left_out: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.entries = entries
+        # Names of tensors of other parts of the model than the one that is served.
+        self.left_out = left_out
 
     @classmethod
     def open(cls, folder: Path) -> "Checkpoint":
@@ -72,7 +75,19 @@ class Checkpoint:
             if name in entries:
                 raise StartError(f"{entry.file}: tensor {entry.name} is there as {entries[name].name}, too")
             entries[name] = entry
-        return Checkpoint(self.folder, entries)
+        return Checkpoint(self.folder, entries, self.left_out)
+
+    def of_text(self) -> "Checkpoint":
+        """The tensors of the text part of a model, under the names that they have where it is alone."""
+        names = names_of_text(self.entries)
+        entries: dict[str, Entry] = {}
+        for written, name in names.items():
+            entry = self.entries[written]
+            if name in entries:
+                raise StartError(f"{entry.file}: tensor {entry.name} is there as {entries[name].name}, too")
+            entries[name] = entry
+        left_out = tuple(name for name in self.entries if name not in names)
+        return Checkpoint(self.folder, entries, left_out)
 
     def has(self, name: str) -> bool:
         """Whether there is such a tensor."""

@@ -2,6 +2,7 @@
 
 import ast
 import threading
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,7 +63,7 @@ def open_folder(
     quantize: AtLoad | StoredFormat | None = None,
 ) -> ModelFolder:
     """Read config.json and the headers of the weights; raises StartError with file, what is wrong and what to do."""
-    path, raw = read_config(folder)
+    path, raw, is_text_part = read_config(folder)
     model_type = str(raw.get("model_type"))
     is_native = model_impl != "transformers" and (model_impl == "native" or model_type in FAMILIES)
     if not is_native and not _is_borrowable(raw):
@@ -91,10 +92,13 @@ def open_folder(
             f"--quantize {at_load} needs weights, and --load-format dummy reads none; leave one out"
         )
     checkpoint = None if load_format == "dummy" else open_gguf(folder, raw) or Checkpoint.open(folder)
+    if checkpoint is not None and is_text_part:
+        checkpoint = checkpoint.of_text()
     if spec is not None and checkpoint is not None:
         check_names(quantization, checkpoint)
         checkpoint = checkpoint.under(spec.names.written) if spec.names.written else checkpoint
         _check_counts(spec, checkpoint)
+        spec = _with_experts_as_stored(spec, checkpoint)
     dtype = read_dtype(Fields(raw, path))
     return ModelFolder(folder, model_type, dtype, spec, checkpoint, quantization, at_load, generation)
 
@@ -126,6 +130,18 @@ def _causal_types() -> frozenset[str]:
             constants = (node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant))
             return frozenset(value for value in constants if isinstance(value, str))
     return frozenset()
+
+
+def _with_experts_as_stored(spec: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
+    """Where a family has inputs first in the tensors of all experts, some tools write outputs first, as others do."""
+    moe = spec.moe
+    if moe is None or not moe.inputs_first:
+        return spec
+    sparse = next(number for number, layer in enumerate(spec.layers) if layer.is_sparse)
+    name = spec.names.layer.format(sparse) + spec.names.experts_down
+    outputs_first = (moe.num_experts, spec.hidden_size, moe.expert_size)
+    is_turned = checkpoint.has(name) and checkpoint.require_name(name).shape == outputs_first
+    return replace(spec, moe=replace(moe, inputs_first=False)) if is_turned else spec
 
 
 def _check_counts(spec: ModelSpec, checkpoint: Checkpoint) -> None:

@@ -186,6 +186,12 @@ def _model(
     quantization: Quantization | None,
 ) -> Model:
     """Our decoder where a row describes the model, else that of transformers."""
+    if folder.checkpoint is not None and folder.checkpoint.left_out:
+        logger.info(
+            "%s is the text part of its model; %d tensors of other parts stay where they are",
+            folder.model_type,
+            len(folder.checkpoint.left_out),
+        )
     if folder.spec is None:
         logger.info("%s is computed by the code of transformers", folder.model_type)
         from penstock_server.network.borrowed.build import load_borrowed

@@ -23,3 +23,10 @@ GLM4 = replace(
     title="GLM-4-0414 9B, 32B, GLM-Z1",
     names=NameMap(attention_output_norm="post_self_attn_layernorm", mlp_output_norm="post_mlp_layernorm"),
 )
+GLM4V = replace(
+    GLM4,
+    model_type="glm4v_text",
+    title="GLM-4.1V (text)",
+    defaults={"partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5, "max_position_embeddings": 32768},
+    qkv_bias=True,
+)

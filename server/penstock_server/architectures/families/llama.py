@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.family import Family, NameMap, Windows
+from penstock_server.architectures.family import Family, NameMap
 
 
 def _with_own_names(family: Family, raw: dict[str, Any]) -> Family:
@@ -20,8 +20,6 @@ LLAMA = Family(
     output_bias="attention_bias",
     mlp_bias="mlp_bias",
 )
-MISTRAL = Family("mistral", "Mistral", windows=Windows())
-MINISTRAL = replace(MISTRAL, model_type="ministral", title="Ministral 8B")
 INTERNLM2 = Family(
     "internlm2",
     "InternLM 2, 2.5",

@@ -52,6 +52,14 @@ GLM4_MOE = Family(
     experts=CORRECTED,
     names=SHARED_NAMES,
 )
+GLM4V_MOE = replace(
+    GLM4_MOE,
+    model_type="glm4v_moe_text",
+    title="GLM-4.5V, GLM-4.6V (text)",
+    defaults={**GLM4_MOE.defaults, "attention_bias": True, "max_position_embeddings": 65536},
+    qk_norm=None,
+    qk_norm_key="",
+)
 
 
 def _with_rotary_dim(family: Family, raw: dict[str, Any]) -> Family:

@@ -36,7 +36,7 @@ def load_borrowed(folder: ModelFolder, placement: Placement, device: torch.devic
         raise StartError("--batch-invariant needs our own decoder; use --model-impl native, or leave it out")
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     AttentionInterface.register(ATTENTION, paged)
-    path, raw = read_config(folder.path)
+    path, raw, _ = read_config(folder.path)
     try:
         model = _built(folder, placement).to(device).train(False)
         config = model.config
@@ -102,7 +102,7 @@ def _built(folder: ModelFolder, placement: Placement) -> Any:
 
 def _build(folder: ModelFolder, placement: Placement, attention: str) -> Any:
     """Concrete classes of the library: those of the folder's own code are never looked for."""
-    config: Any = CONFIG_MAPPING[folder.model_type].from_pretrained(folder.path)
+    config: Any = CONFIG_MAPPING[folder.model_type].from_dict(read_config(folder.path).raw)
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if folder.checkpoint is not None:
         options = {"dtype": placement.dtype, "attn_implementation": attention}

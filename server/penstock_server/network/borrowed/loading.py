@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 
 from penstock_server.base.errors import StartError
-from penstock_server.files.checkpoint import Checkpoint, Entry
+from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.network.borrowed.parallel import Window, divide, windows_of
 from penstock_server.network.distributed import Group
 
@@ -54,9 +54,9 @@ def _divided(model_class: Any, checkpoint: Checkpoint, group: Group, windows: di
 class _Tensor:
     """A tensor of a file, which is read when it is indexed: all of it, or a rank's part."""
 
-    def __init__(self, stored: Any, entry: Entry, windows: dict[str, Window]) -> None:
+    def __init__(self, stored: Any, name: str, windows: dict[str, Window]) -> None:
         self._stored = stored
-        self._entry = entry
+        self._name = name
         self._windows = windows
 
     def __getitem__(self, everything: Any) -> torch.Tensor:
@@ -70,10 +70,8 @@ class _Tensor:
 
     def _window(self) -> Window | None:
         """A folder saved from a model without its head has names without their first part."""
-        name = self._entry.name
-        return next(
-            (window for of, window in self._windows.items() if name in (of, of.partition(".")[2])), None
-        )
+        names = self._windows.items()
+        return next((window for of, window in names if self._name in (of, of.partition(".")[2])), None)
 
 
 @contextmanager
@@ -82,7 +80,7 @@ def _tensors(checkpoint: Checkpoint, windows: dict[str, Window]) -> Iterator[dic
         files = {entry.file for entry in checkpoint.entries.values()}
         opened = {file: stack.enter_context(safe_open(file, framework="pt")) for file in files}
         yield {
-            name: _Tensor(opened[entry.file].get_slice(name), entry, windows)
+            name: _Tensor(opened[entry.file].get_slice(entry.name), name, windows)
             for name, entry in checkpoint.entries.items()
         }
 

@@ -36,7 +36,8 @@ class Attention(nn.Module):
         self.head_dim = spec.head_dim
         kind = spec.layers[layer]
         self.scoring = Scoring(spec.attention_scale, kind.window, spec.attention_soft_cap, chunk=kind.chunk)
-        self.temperature = spec.temperature if kind.rope is None else None
+        grows = spec.temperature is not None and spec.temperature.is_of(kind)
+        self.temperature = spec.temperature if grows else None
         sources = query_key_value_rows(spec, prefix, self.share)
         self.qkv = ColumnLinear(sources, spec.hidden_size, spec.qkv_bias, placement, spec.transposed)
         self.output = RowLinear(
@@ -69,7 +70,7 @@ class Attention(nn.Module):
         heads = projected.view(x.shape[0], -1, self.head_dim)[:, num_gates:]
         query = self._rotate_and_store(heads, inputs, rotary, cache)
         if self.temperature is not None:
-            query = (query * _growth(self.temperature, inputs)).to(query.dtype)
+            query = grown(query, self.temperature, inputs)
         scoring = self.scoring._replace(slopes=self.slopes)
         if self.sinks is not None:
             scoring = scoring._replace(sinks=self.sinks.weight)
@@ -110,14 +111,17 @@ class Attention(nn.Module):
         return query_key[:, :num_heads]
 
 
-def _growth(temperature: TemperatureSpec, inputs: ForwardInput) -> torch.Tensor:
-    """[num_tokens, 1, 1] float32: what the queries of a step are multiplied by, once for all layers."""
+def grown(query: torch.Tensor, temperature: TemperatureSpec, inputs: ForwardInput) -> torch.Tensor:
+    """Queries, [num_tokens, heads, head_dim], as large as their positions make them."""
 
     def compute() -> torch.Tensor:
-        steps = torch.floor((inputs.positions.float() + 1.0) / temperature.interval)
+        positions = inputs.positions.float()
+        steps = torch.floor((positions if temperature.rotates else positions + 1.0) / temperature.interval)
         return (torch.log1p(steps) * temperature.strength + 1.0).view(-1, 1, 1)
 
-    return inputs.spans.shared(temperature, compute)
+    # Once for all layers.
+    factors: torch.Tensor = inputs.spans.shared(temperature, compute)
+    return (query * factors).to(query.dtype)
 
 
 def attend(query: torch.Tensor, cache: LayerCache, inputs: ForwardInput, scoring: Scoring) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch import nn
 from penstock_server.architectures.spec import LatentSpec, ModelSpec
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import LayerCache
+from penstock_server.network.layers.attention import grown
 from penstock_server.network.layers.heads import HeadShare, pair_order, share_heads
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows
 from penstock_server.network.layers.norm import Norm
@@ -33,6 +34,8 @@ class LatentAttention(nn.Module):
         super().__init__()
         assert spec.latent is not None, "a model of this kind has latents"
         prefix, self.latent, self.scale = spec.names.layer.format(layer), spec.latent, spec.attention_scale
+        grows = spec.temperature is not None and spec.temperature.is_of(spec.layers[layer])
+        self.temperature = spec.temperature if grows else None
         self.query = Queries(spec, spec.latent, prefix, placement)
         rows, norm = spec.latent.rank + spec.latent.rope_dim, replace(spec.norm, eps=_EPS)
         down = Rows(prefix + spec.names.latent_down, rows, 0, rows, _last_pairs(spec, spec.latent, rows))
@@ -52,6 +55,8 @@ class LatentAttention(nn.Module):
     ) -> torch.Tensor:
         cos, sin = rotary or (None, None)
         query, down = self.query(x, inputs.adapters), self.down(x, inputs.adapters)
+        if self.temperature is not None:
+            query = grown(query, self.temperature, inputs)
         eps, places = self.norm.spec.eps, inputs.cache_positions
         # Queries are rotated in place, and once.
         again = [(rows, query[rows], own) for rows, own in groups_of(self.norm.own, inputs.adapters)]

@@ -179,10 +179,11 @@ class StoredQuantization(Quantization):
                 f"{self.stored.checkpoint.folder}: quantization_config is that of {self.name}, but no matrix is "
                 "quantized; remove it to serve the model in 16 bits, or with --quantize to quantize it at load"
             )
-        self._format.check([*self.plain, *self.quantized])
-        for entry in self.stored.unused():
-            if not _NOT_NEEDED.fullmatch(entry.name) and not entry.name.startswith(_HEAD):
-                self._check_zero(entry.name)
+        elsewhere = (name.rpartition(".")[0] for name in self.stored.checkpoint.left_out)
+        self._format.check([*self.plain, *self.quantized, *elsewhere])
+        for name in self.stored.unused():
+            if not _NOT_NEEDED.fullmatch(name) and not name.startswith(_HEAD):
+                self._check_zero(name)
 
     def _check_zero(self, name: str) -> None:
         """Some tools write a bias of zeros where a model has none."""

@@ -123,6 +123,6 @@ class Stored:
             f"{entry.file}: tensor {entry.name} holds numbers that are not finite; download it again"
         )
 
-    def unused(self) -> list[Entry]:
-        """Tensors that nobody needed."""
-        return [entry for entry in self.checkpoint.entries.values() if entry.name not in self.used]
+    def unused(self) -> list[str]:
+        """Names of tensors that nobody needed."""
+        return [name for name, entry in self.checkpoint.entries.items() if entry.name not in self.used]
