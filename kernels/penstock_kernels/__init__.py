@@ -25,7 +25,14 @@ from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.base.results import Decodes, FoundSpans, Logprobs, Routes
 from penstock_kernels.base.routing import Routing
 from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
-from penstock_kernels.ops.activation import activate, clamped_swiglu, gate_by_sigmoid, gelu_mul, silu_mul
+from penstock_kernels.ops.activation import (
+    activate,
+    clamped_swiglu,
+    gate_by_sigmoid,
+    gelu_mul,
+    silu_mul,
+    soft_cap,
+)
 from penstock_kernels.ops.adapters import adapt_embedding, add_adapters
 from penstock_kernels.ops.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.ops.causal_conv import causal_conv
@@ -133,6 +140,7 @@ __all__ = [
     "route",
     "selective_scan",
     "silu_mul",
+    "soft_cap",
     "state_space_scan",
     "store_kv",
     "token_logprobs",

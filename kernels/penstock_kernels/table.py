@@ -169,6 +169,7 @@ all_reduce = Row(reference.all_reduce, gpu="all_reduce.all_reduce")
 all_reduce_add_rms_norm = Row(reference.all_reduce_add_rms_norm, gpu="all_reduce.all_reduce_add_rms_norm")
 # On CUDA those of PyTorch, which are one kernel each.
 activate = Row(reference.activate, native=c_activation.activate, native_if=c_activation.supports)
+soft_cap = Row(reference.soft_cap, native=c_activation.soft_cap, native_if=c_activation.supports)
 silu_mul = Row(
     reference.silu_mul,
     native=c_activation.silu_mul,

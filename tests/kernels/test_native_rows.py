@@ -15,6 +15,7 @@ from penstock_kernels import (
     reference,
     rms_norm,
     silu_mul,
+    soft_cap,
 )
 from penstock_kernels.base.activation import Activation
 from penstock_kernels.base.destination import Destination
@@ -179,6 +180,17 @@ def test_an_activation_equals_its_reference(lanes: int, rows: int, dtype: torch.
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_soft_cap_equals_its_reference(lanes: int, dtype: torch.dtype) -> None:
+    x = (torch.randn(3, 96) * 40).to(dtype)
+    x[0, :5] = torch.tensor([-1e30, 1e30, 0.0, float("inf"), -float("inf")])
+    found = native_activation.soft_cap(x, 30.0, lanes)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.2
+    torch.testing.assert_close(found, reference.soft_cap(x, 30.0), atol=tolerance, rtol=1e-5)
+    assert native_activation.soft_cap(torch.full((1, 96), float("nan")), 30.0, lanes).isnan().all()
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_the_exact_gelu_is_exact_far_below_zero(lanes: int) -> None:
     """Where results are small, each has as many right digits as large ones have."""
     x = torch.linspace(-9, 9, 4000).view(2, 2000)
@@ -187,6 +199,11 @@ def test_the_exact_gelu_is_exact_far_below_zero(lanes: int) -> None:
     assert ((found - exact) / exact).abs().max() < 1e-5
     gates = torch.cat([x, torch.ones_like(x)], dim=1)
     assert torch.equal(native_activation.gelu_mul(gates, False, lanes).double(), found)
+
+
+def test_a_cap_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"soft_cap: cap 0.0 must be above 0"):
+        soft_cap(torch.zeros(1, 4), 0.0)
 
 
 def test_an_unknown_activation_is_refused() -> None:

@@ -78,6 +78,8 @@ SIMPLE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: torch.zeros_like(x).add_(x).add_(x),
     lambda x: x.clone(),
     lambda x: x * x,
+    lambda x: x.clone().mul_(x),
+    lambda x: x.clone().mul_(x[:1].expand_as(x)),
     lambda x: x[:, 3:20] * x[:, 20:],
     lambda x: x * 0.3,
     lambda x: x[:, 3:20] + x[:, 20:],

@@ -154,6 +154,7 @@ IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("layer_norm", (_ones(2, 64), _ones(64), None, 1e-5, None)),
     ("layer_norm", (_ones(2, 3, 64), _ones(3, 64), _ones(3, 64), 1e-5, None)),
     ("activate", (_ones(2, 12, dtype=BF16), "relu")),
+    ("soft_cap", (_ones(2, 12), 5.0)),
     ("silu_mul", (_ones(2, 64),)),
     ("gelu_mul", (_ones(2, 64), True)),
     ("gelu_mul", (_ones(2, 64), False)),
@@ -199,6 +200,7 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("rms_norm", _norm(torch.float32, 2, 63)),
     ("layer_norm", (_ones(2, 63), _ones(63), None, 1e-5, None)),
     ("activate", (_ones(2, 10), "relu")),
+    ("soft_cap", (_ones(2, 10), 5.0)),
     ("silu_mul", (_ones(2, 64, dtype=FP16),)),
     ("gelu_mul", (_ones(2, 20), False)),
     ("clamped_swiglu", (_ones(2, 64, dtype=FP16), 1.0, 1.0)),
@@ -251,6 +253,7 @@ NO_KERNEL = {
     "activate",
     "all_finite",
     "most_likely",
+    "soft_cap",
 }
 
 

@@ -9,7 +9,7 @@ import torch
 from penstock_kernels.base.activation import Activation
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
-Kind = Activation | Literal["clamped_swiglu"]
+Kind = Activation | Literal["clamped_swiglu", "soft_cap"]
 # As in src/activation.c.
 _NUMBERS: dict[Kind, int] = {
     "silu": 0,
@@ -18,6 +18,7 @@ _NUMBERS: dict[Kind, int] = {
     "relu": 3,
     "relu2": 4,
     "clamped_swiglu": 5,
+    "soft_cap": 6,
 }
 
 
@@ -61,6 +62,11 @@ def supports_gated(gate_up: torch.Tensor, *_: object, **__: object) -> bool:
 def activate(x: torch.Tensor, activation: Activation, max_lanes: int = 0) -> torch.Tensor:
     """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
     return _activate(x, x.shape[1], activation, max_lanes=max_lanes)
+
+
+def soft_cap(x: torch.Tensor, cap: float, max_lanes: int = 0) -> torch.Tensor:
+    """As `activate`."""
+    return _activate(x, x.shape[1], "soft_cap", limit=cap, max_lanes=max_lanes)
 
 
 def silu_mul(gate_up: torch.Tensor, max_lanes: int = 0) -> torch.Tensor:

@@ -78,6 +78,8 @@ def _lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
         return _move("penstock_accumulate", args[1], args[0]) if args[1].dtype == args[0].dtype else None
     if func in _PAIRS and not kwargs and isinstance(args[1], torch.Tensor):
         return _pair(_PAIRS[func], args[0], args[1], result)
+    if func is _ATEN.mul_.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
+        return _pair("penstock_product", args[0], args[1], args[0])
     if func is _ATEN.mul.Tensor and not kwargs and isinstance(args[1], float):
         return _move("penstock_scale", args[0], result, args[1]) if args[0].dtype == result.dtype else None
     if func is _ATEN.eq.Scalar:

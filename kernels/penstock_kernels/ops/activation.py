@@ -17,6 +17,13 @@ def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
     return table.activate(x, activation)
 
 
+def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
+    """Return `cap * tanh(x / cap)` of every number. x: [..., dim]; result like x."""
+    require(cap > 0, lambda: f"soft_cap: cap {cap} must be above 0")
+    require(x.stride(-1) == 1, lambda: "soft_cap: the last dimension must be contiguous")
+    return table.soft_cap(x, cap)
+
+
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """Return `silu(gate) * up`.
 

@@ -10,6 +10,7 @@ from penstock_kernels.reference.activation import (
     gate_by_sigmoid,
     gelu_mul,
     silu_mul,
+    soft_cap,
 )
 from penstock_kernels.reference.adapters import adapt_embedding, add_adapters
 from penstock_kernels.reference.all_reduce import all_reduce, all_reduce_add_rms_norm
@@ -83,6 +84,7 @@ __all__ = [
     "route",
     "selective_scan",
     "silu_mul",
+    "soft_cap",
     "state_space_scan",
     "store_kv",
     "token_logprobs",

@@ -20,6 +20,10 @@ def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
             return F.relu(x).square_()
 
 
+def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
+    return (x / cap).tanh_().mul_(cap)
+
+
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)

@@ -40,7 +40,9 @@ _PLAIN = "model."
 
 def is_whole(raw: dict[str, Any]) -> bool:
     """Whether a config.json is that of a model of which the text part is one of several."""
-    return isinstance(raw.get("text_config"), dict) or raw.get("model_type") in _FLAT
+    model_type = raw.get("model_type")
+    is_flat = isinstance(model_type, str) and model_type in _FLAT
+    return isinstance(raw.get("text_config"), dict) or is_flat
 
 
 def text_part(raw: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import AdapterRows, AttentionSpans, InputNorm, RecurrentSpans
+from penstock_kernels import AdapterRows, AttentionSpans, InputNorm, RecurrentSpans, soft_cap
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
@@ -351,7 +351,7 @@ class Decoder(nn.Module):
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         cap = self.spec.logit_soft_cap
-        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+        return logits if cap is None else soft_cap(logits, cap)
 
 
 def _recurrent_spans(inputs: ForwardInput) -> RecurrentSpans:

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED, CLAMPED_SWIGLU };
+enum { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED, CLAMPED_SWIGLU, SOFT_CAP };
 
 /* One call, all of one type. Strides count numbers. Mirrored field by field in activation.py. */
 typedef struct {
@@ -21,7 +21,7 @@ typedef struct {
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
     float alpha;       /* of the clamped one */
-    float limit;
+    float limit;       /* of the clamped one and of the soft cap */
 } Activation;
 
 /* One call, all of one type. Strides count numbers. Mirrored field by field in activation.py. */

@@ -30,6 +30,7 @@ INLINE vec NAME(activated)(const Activation *call, vec x, const int activation) 
     case GELU: return NAME(gelu)(x);
     case GELU_TANH: return NAME(gelu_tanh)(x);
     case CLAMPED_SWIGLU: return x * NAME(sigmoid)(call->alpha * x);
+    case SOFT_CAP: return call->limit * (2.0f * NAME(sigmoid)(2.0f * (x / call->limit)) - 1.0f); /* tanh */
     default: break;
     }
     const vec positive = NAME(choose)(x < 0.0f, NAME(all)(0.0f), x); /* NaN stays NaN */
@@ -70,6 +71,7 @@ static TARGET void NAME(activate_row)(const void *job, int64_t row) {
     case GELU_TANH: return NAME(activate_by)(call, row, GELU_TANH);
     case RELU: return NAME(activate_by)(call, row, RELU);
     case RELU_SQUARED: return NAME(activate_by)(call, row, RELU_SQUARED);
+    case SOFT_CAP: return NAME(activate_by)(call, row, SOFT_CAP);
     default: return NAME(activate_by)(call, row, CLAMPED_SWIGLU);
     }
 }
