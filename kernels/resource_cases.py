@@ -308,6 +308,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "decode 128 drafts": lambda: _attend(DRAFT),
     "decode 128 tree, group 16": lambda: _attend(DRAFT, (64, 4), tree=True),
     "decode 256 drafts": lambda: _attend(DRAFT, (32, 4), 256, 128),
+    # Layers of Gemma 4 that see everything.
+    "decode 512": lambda: _attend(ONE, (16, 2), 512),
+    "decode 512 drafts": lambda: _attend(DRAFT, (32, 4), 512),
+    "prefill 512": lambda: _attend(PROMPT, (16, 2), 512),
     "prefill 128": lambda: _attend(PROMPT),
     "prefill 128 fp16": lambda: _attend(PROMPT, dtype=torch.float16),
     "prefill 128 fp32": lambda: _attend(PROMPT, dtype=torch.float32),

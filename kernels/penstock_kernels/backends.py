@@ -88,6 +88,8 @@ def choose(name: str, demand: Demand) -> Backend:
     """Raises Unsupported. `auto` is our own implementation for the device: no other was measured to be faster."""
     if name == "auto":
         own = _own_name(demand)
+        if own == "reference" and runs_kernels(demand.device):
+            return reference_backend(demand.device)
         return Backend(own, captures_prompts=own != "reference")
     reason = _REFUSALS[name](demand)
     if reason is not None:
@@ -98,7 +100,7 @@ def choose(name: str, demand: Demand) -> Backend:
 def _own_name(demand: Demand) -> str:
     """The implementation that `own_attention` takes."""
     if runs_kernels(demand.device):
-        return "triton"
+        return "triton" if _refuse_triton(demand) is None else "reference"
     return "native" if _refuse_native(demand) is None else "reference"
 
 
@@ -114,7 +116,20 @@ def _unknown_to_others(demand: Demand) -> str | None:
 def _refuse_triton(demand: Demand) -> str | None:
     if not runs_kernels(demand.device):
         return f"its kernels need a CUDA device, this one is {demand.device.type}"
-    return _not_importable("triton")
+    return _not_importable("triton") or _refuse_large_heads(demand)
+
+
+def _refuse_large_heads(demand: Demand) -> str | None:
+    tiles = importlib.import_module("penstock_kernels.gpu.tiles")
+    if demand.head_dim <= tiles.SMALL_HEADS:
+        return None
+    shared_bytes = tiles.processor(demand.device).shared_bytes
+    if tiles.takes_heads(demand.head_dim, demand.dtype.itemsize, shared_bytes):
+        return None
+    return (
+        f"this device has {shared_bytes} bytes of shared memory, too few for heads of {demand.head_dim} numbers in "
+        f"{_name(demand.dtype)}"
+    )
 
 
 def _refuse_native(demand: Demand) -> str | None:

@@ -241,6 +241,31 @@ def test_what_is_our_own_is_taken_unless_asked() -> None:
     assert set(NAMES) == {"auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"}
 
 
+@pytest.mark.parametrize(
+    ("dim", "dtype", "shared_bytes", "name"),
+    [
+        (512, torch.bfloat16, 232_448, "triton"),
+        (512, torch.float16, 166_912, "triton"),
+        (512, torch.float32, 232_448, "reference"),
+        (512, torch.bfloat16, 101_376, "reference"),
+        (576, torch.bfloat16, 232_448, "reference"),
+    ],
+)
+def test_large_heads_need_shared_memory(
+    dim: int, dtype: torch.dtype, shared_bytes: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiles = pytest.importorskip("penstock_kernels.gpu.tiles")
+    monkeypatch.setattr(tiles, "processor", lambda device: tiles.Processor(132, shared_bytes))
+    demand = replace(ON_GPU, head_dim=dim, dtype=dtype, cache_dtype=dtype)
+    chosen = choose("auto", demand)
+    assert (chosen.name, chosen.capturable) == (name, name == "triton")
+    if name == "reference":
+        with pytest.raises(
+            Unsupported, match=f"{shared_bytes} bytes of shared memory, too few for heads of {dim}"
+        ):
+            choose("triton", demand)
+
+
 LATENTS = LatentDemand(torch.device("cuda"), torch.bfloat16, 512, 64, 128)
 
 

@@ -13,6 +13,8 @@ DECODE_KEYS = 64
 # Shared memory of a program: sm_90 and sm_80.
 SHARED_HOPPER = 232_448
 SHARED_AMPERE = 166_912
+# Heads for which every processor and type has tiles.
+SMALL_HEADS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,18 @@ def decode_tile(block_dim: int, num_rows: int, element_bytes: int, shared_bytes:
     rows = min(max(num_rows, 16), 64)
     if element_bytes == 4:
         return Tile(min(rows, 32 if block_dim < 256 else 16), DECODE_KEYS, 8, 1)
+    # 144 to 164 KB of shared memory: less has none for such heads, see `takes_heads`.
+    if block_dim > SMALL_HEADS:
+        return Tile(min(rows, 32 if shared_bytes >= SHARED_HOPPER else 16), DECODE_KEYS, 8, 2)
     # Three stages keep two tiles of keys and values: 64 KB with columns of 128, 128 KB with 256.
     if block_dim > 128:
         return Tile(min(rows, 32), DECODE_KEYS, 4, 3 if shared_bytes >= SHARED_AMPERE else 2)
     return Tile(rows, DECODE_KEYS, 4, 3)
+
+
+def takes_heads(dim: int, element_bytes: int, shared_bytes: int) -> bool:
+    """Whether there are tiles for heads of this size."""
+    return dim <= SMALL_HEADS or (dim <= 512 and element_bytes == 2 and shared_bytes >= SHARED_AMPERE)
 
 
 def latent_tile(num_rows: int, element_bytes: int, shared_bytes: int) -> Tile:
@@ -71,6 +81,8 @@ def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int, is_crowd
     `is_crowded`: slopes of scores, and keys that become wider, take registers, too."""
     if element_bytes == 4:
         return Tile(16, 32, 8, 1)
+    if block_dim > SMALL_HEADS:  # more rows spill
+        return Tile(32, 32, 8, 3)
     if shared_bytes < SHARED_AMPERE:
         return Tile(64, 32, 4, 3) if block_dim <= 128 else Tile(32, 32, 4, 1)
     is_hopper = shared_bytes >= SHARED_HOPPER

@@ -50,6 +50,10 @@ def test_shapes(shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
     check(Case(replace(shape, dtype=dtype), [(1, 150), (2, 30), (9, 70)], device))
 
 
+def test_heads_of_512(device: torch.device) -> None:
+    check(Case(Shape(8, 2, 512, dtype=torch.bfloat16), [(1, 150), (2, 30), (9, 70)], device))
+
+
 @pytest.mark.parametrize("window", [1, 16, 63, 100, 5000])
 def test_window(window: int, device: torch.device) -> None:
     check(
