@@ -78,6 +78,8 @@ def shake(model: Any) -> None:
         # What corrects the choice of experts is learned without being a parameter.
         if name.endswith("correction_bias"):
             buffer.normal_(0.0, 0.2)
+        elif name.endswith("layer_scalar"):
+            buffer.normal_(1.0, 0.2)
 
 
 def save(folder: Path, recipe: TinyModel, max_shard_size: str = "5GB") -> Any:

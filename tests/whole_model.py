@@ -31,10 +31,12 @@ def build(whole: str, text: str, options: dict[str, Any]) -> Any:
     return model
 
 
-def _seeing(whole: str, hidden_size: int) -> dict[str, Any]:
-    """The config of the part that sees; what it makes of images is as wide as the text part."""
+def _seeing(whole: str, hidden_size: int) -> dict[str, Any] | None:
+    """The config of the part that sees, if there must be one; what it makes of images is as wide as the text part."""
     config_class: Any = CONFIG_MAPPING[whole]
     usual = config_class().vision_config
+    if usual is None:
+        return None
     known = {*inspect.signature(type(usual)).parameters, *getattr(type(usual), "__dataclass_fields__", ())}
     wanted = {**_SEEING, "out_hidden_size": hidden_size}
     return {"model_type": usual.model_type, **{key: wanted[key] for key in wanted if key in known}}

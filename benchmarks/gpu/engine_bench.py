@@ -187,8 +187,7 @@ class EngineBench:
 
     def _read_bytes(self, num_rows: int, context: int) -> float:
         """Bytes that a decode step must read: the cache, and all weights but embeddings that are not also the head."""
-        cache = self.engine.cache.pool
-        per_token = cache.numel() * cache.element_size() / (cache.shape[2] * cache.shape[3])
+        per_token = self.engine.cache.block_bytes / self.engine.slots.limits.block_size
         weights = sum(part.nbytes for _, part in _weights(self.engine))
         return weights + num_rows * context * per_token
 

@@ -39,7 +39,7 @@ def steps() -> list[Figure]:
             for name in ("native", "reference")
         ]
     for engine in engines:
-        engine.cache.pool.normal_()
+        engine.cache.pools[0].normal_()
     return [_figure(engines, blocks, *case, floor) for case, floor in _FLOORS.items()]
 
 

@@ -7,6 +7,11 @@ _BIAS = {"attention_bias": True, "mlp_bias": True}
 _EVEN_HEADS = {"hidden_size": 64, "head_dim": None}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 44}
 _LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+# Of Gemma 4.
+_SEEN = {
+    "sliding_window": 9, "layer_types": [*_LAYERS[:1], *_LAYERS[:2]], "tie_word_embeddings": True,
+    "vocab_size_per_layer_input": 301,
+}  # fmt: skip
 _OLD_GPT = {
     "hidden_size": 128,
     "head_dim": None,
@@ -98,6 +103,22 @@ CASES: dict[str, dict[str, Any]] = {
     "gemma3_text": {
         "family": "gemma3_text", "sliding_window": 9, "query_pre_attn_scalar": 20, "layer_types": _LAYERS,
         "tie_word_embeddings": True,
+    },
+    "gemma4_text": {
+        "family": "gemma4_text", **_SEEN, "num_hidden_layers": 6, "layer_types": 3 * _LAYERS[:2],
+        "head_dim": 16, "global_head_dim": 32, "hidden_size_per_layer_input": 12, "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True, "final_logit_softcapping": 5.0,
+    },
+    "gemma4_text-keys-as-values": {
+        "family": "gemma4_text", **_SEEN, "global_head_dim": 40, "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True, "hidden_size_per_layer_input": 0,
+    },
+    "gemma4_text-experts": {
+        "family": "gemma4_text", **_SEEN, **_EXPERTS, "num_experts_per_tok": None, "top_k_experts": 2,
+        "global_head_dim": 24, "enable_moe_block": True, "hidden_size_per_layer_input": 0,
+    },
+    "gemma4_unified_text": {
+        "family": "gemma4_unified_text", **_SEEN, "vocab_size_per_layer_input": None, "global_head_dim": 24,
     },
     "phi3": {"family": "phi3", **_EVEN_HEADS, "sliding_window": 30},
     "phi3-partial-longrope": {

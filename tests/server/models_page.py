@@ -41,6 +41,10 @@ in bfloat16 by Triton kernels, of KDA, of keys or states of more than 128 and in
 PyTorch; those of Mamba-1 by its kernel, token after token. `--batch-invariant` is refused. A step waits for the masks
 of grammars as long as these take, because a state cannot go back by a token.
 
+Layers may have key heads of their own. In Gemma 4 those of layers that see everything are fewer and larger; the cache
+has a pool for each kind, so that no layer takes more than it needs. Layers that read the keys and values of an earlier
+one have none. `--pipeline-parallel-size` is refused for these.
+
 ALiBi (BLOOM, MPT, Falcon RW, Baichuan 13B) is computed in C on a CPU, and on CUDA by the Triton kernels of attention,
 in graphs.
 
@@ -122,9 +126,9 @@ out.
 _TAIL = """
 ## What is decided where
 
-- **Rotary scaling**: linear, llama3, yarn and longrope. longrope's factors are those for long sequences if the
-  server serves longer ones than the model was first trained with (`--max-total-tokens`), else those for short ones:
-  a token must not depend on how long its sequence became. Dynamic scaling begins where a model's length ends, and
+- **Rotary scaling**: linear, llama3, yarn, longrope, and the part of a head that rotates in Gemma 4. longrope's
+  factors are those for long sequences if the server serves longer ones than the model was first trained with
+  (`--max-total-tokens`), else those for short ones: a token must not depend on how long its sequence became. Dynamic scaling begins where a model's length ends, and
   sequences go there with `--rope-factor` only; its base is then that of the longest sequence that is served.
 - **Weights** are read from safetensors, fused or split, and converted to `--dtype` on the way, a slice at a time.
   Names without their first part are found, too, as in a folder that was saved without the head. A tensor that holds
@@ -247,6 +251,9 @@ def _attention(family: Family) -> str:
         "chunks": bool(family.chunk_key),
         "norm of queries and keys": family.qk_norm is not None and not family.qk_norm_after_rope,
         "norm of rotated queries and keys": family.qk_norm_after_rope,
+        "norm of values": family.value_norm,
+        "other heads in layers that see everything": family.full_heads is not None,
+        "layers that read those of others": family.kv_readers is not None,
         "soft cap": family.attention_soft_cap is not None,
         "sinks": family.sinks,
         "bias": family.qkv_bias is not False,
@@ -258,6 +265,8 @@ def _feed_forward(family: Family) -> str:
     kind = "gated" if family.gated else "plain"
     if family.experts is None:
         return kind
+    if family.experts.beside_dense:
+        return f"{kind}, and experts beside it"
     kind = "experts, in groups" if family.experts.groups is not None else "experts"
     return f"{kind} and a shared one" if family.experts.shared_size or family.experts.shared_count else kind
 

@@ -203,7 +203,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expect
 def test_rows_equal_the_merged_models(name: str, expected: Callable[[str], Expected]) -> None:
     want = expected(name)
     engine = make_engine(want.served.folder, **SIZES)
-    engine.cache.pool.fill_(float("nan"))
+    engine.cache.spoil()
     ids = load(engine, want.served)
     for seed in (None, 1):
         engine.clear()
@@ -302,7 +302,7 @@ def test_embeddings_tokens_and_whole_modules_equal_peft(
     adapted = unmerged(tmp_path / "adapter", model, save_embedding_layers="auto", **options)
     with thread_ranks.engines(tmp_path / "model", size, monkeypatch, **SIZES) as ranks:
         for rank in ranks:
-            rank.cache.pool.fill_(float("nan"))
+            rank.cache.spoil()
             adapter_id = rank.slots.adapters.load(tmp_path / "adapter", "", "test").adapter_id
         params = SamplingParams(prompt_logprobs=True)
         texts = [*prompts(), [17, 5, 300, 4, 150, 7, 299], prompts()[0]]

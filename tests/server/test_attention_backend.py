@@ -11,6 +11,7 @@ import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_kernels import backends
 from penstock_kernels.native.library import library
+from penstock_server.architectures.spec import KvHeads
 from penstock_server.base import config
 from penstock_server.base.errors import StartError
 
@@ -77,6 +78,6 @@ def test_a_group_shares_the_heads_that_are_checked(
         saved_model("llama").folder, 2, monkeypatch, attention_backend="native"
     ) as ranks:
         assert [rank.description.attention_backend for rank in ranks] == ["native", "native"]
-        shape = ranks[0].model.cache_shape
-    assert {demand.num_kv_heads for demand in demands} == {shape.num_kv_heads}
-    assert {(demand.dtype, demand.head_dim) for demand in demands} == {(torch.float32, shape.head_dim)}
+        heads = set(ranks[0].model.cache_shape.heads)
+    assert {KvHeads(demand.num_kv_heads, demand.head_dim) for demand in demands} == heads
+    assert {demand.dtype for demand in demands} == {torch.float32}

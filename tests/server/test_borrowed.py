@@ -40,7 +40,7 @@ def test_greedy_equals_transformers(name: str, expected: Callable[[str], Expecte
     want = expected(name)
     engine = make_engine(want.folder, max_sequence_len=100)
     assert "transformers" in engine.description.abilities
-    engine.cache.pool.fill_(float("nan"))
+    engine.cache.spoil()
     check(execute_on(engine), want, seed=1)
     engine.clear()
     driver = Driver(execute_on(engine))

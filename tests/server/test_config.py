@@ -50,8 +50,12 @@ def written_by_4(raw: dict[str, Any]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in raw.items()}
 
 
+# Which transformers 4 did not know, and whose rotary numbers it could not have written.
+_NEW = ("gemma4_text", "gemma4_unified_text")
+
+
 @pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if case["family"] not in (*CONVERTED, *RENAMED)]
+    "name", [name for name, case in CASES.items() if case["family"] not in (*CONVERTED, *RENAMED, *_NEW)]
 )
 def test_both_spellings_mean_the_same(name: str, tmp_path: Path) -> None:
     new = written_by_5(name)

@@ -189,7 +189,7 @@ def test_what_pads_a_step_writes_into_no_block_of_the_pool(saved_model: Callable
     execute = execute_on(engine)
     execute(Plan(1, 1, admitted=[Admit(0, [1, 2, 3], 3, [2], SamplingParams())], spans=[Span(0, 0, 3)]))
     execute(Plan(1, 2, spans=[Span(0, 3, 1)]))
-    written = engine.cache.pool.isfinite().flatten(4).all(-1)[0, 0]
+    written = engine.cache.pools[0].isfinite().flatten(4).all(-1)[0, 0]
     assert written[1:].tolist() == [  # the warm-up has used the first
         [False] * 4,
         [True] * 4,

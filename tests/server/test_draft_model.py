@@ -231,7 +231,7 @@ def test_both_planes_are_planned_together(
     engine = make_engine(folder, num_blocks=None, num_slots=128, draft_model_path=folder)
     drafter = unlimited(engine.drafter)
     assert isinstance(drafter, ModelDrafter)
-    assert drafter.cache.pool.shape == engine.cache.pool.shape
+    assert drafter.cache.pools[0].shape == engine.cache.pools[0].shape
 
 
 def test_what_cannot_draft_is_refused_by_name(saved_model: Callable[..., Any], tmp_path: Path) -> None:

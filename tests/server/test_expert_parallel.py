@@ -25,7 +25,9 @@ RAGGED = {
 WITH_EXPERTS = [
     name
     for name, options in CASES.items()
-    if FAMILIES[options["family"]].experts and options.get("num_local_experts") != 0
+    if (experts := FAMILIES[options["family"]].experts)
+    and options.get("num_local_experts") != 0
+    and (not experts.switch_key or options.get(experts.switch_key))
 ]
 Made = Callable[..., Expected]
 

@@ -45,7 +45,7 @@ def test_its_tokens_are_near_those_of_the_full_cache(
     model = saved_model("llama", **CALM)
     engine = make_engine(model.folder, kv_cache_dtype=name, is_poisoned=True)
     assert engine.description.kv_cache_dtype == "float8_e4m3fn"
-    assert engine.cache.pool.dtype == torch.float8_e4m3fn
+    assert engine.cache.pools[0].dtype == torch.float8_e4m3fn
     for found, again in zip(run(engine), run(engine, seed=1), strict=True):
         first = oracle.greedy(model.oracle, found.prompt, 1)[1]
         assert found.logprobs[:1] == pytest.approx(first, abs=0.2)
@@ -83,7 +83,8 @@ def test_the_scales_of_the_checkpoint_are_used(
     for one, other in zip(*outputs, strict=True):
         assert one[:1] == pytest.approx(other[:1], abs=2e-2)
     stored = [
-        engine.cache.pool.float().abs().nan_to_num().amax(dim=(0, 2, 3, 4, 5)) for engine in (found, expected)
+        engine.cache.pools[0].float().abs().nan_to_num().amax(dim=(0, 2, 3, 4, 5))
+        for engine in (found, expected)
     ]
     assert (stored[0] / stored[1]).tolist() == pytest.approx([2.0, 4.0])
 

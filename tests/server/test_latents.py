@@ -8,7 +8,7 @@ import thread_ranks
 import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from family_models import LATENT
-from penstock_server.architectures.spec import CacheShape
+from penstock_server.architectures.spec import CacheShape, KvHeads
 from penstock_server.base.errors import StartError
 from penstock_server.network.kv_cache import block_bytes
 
@@ -17,9 +17,9 @@ _IN_C = {**LATENT, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim"
 
 
 def test_a_token_takes_one_vector_in_every_layer() -> None:
-    shape = CacheShape(61, 1, 512 + 64, num_tensors=1)
+    shape = CacheShape((KvHeads(1, 512 + 64),) * 61, num_tensors=1)
     assert block_bytes(shape, 1, torch.bfloat16) == 61 * 1152
-    assert block_bytes(CacheShape(61, 8, 128), 1, torch.bfloat16) == 61 * 4096
+    assert block_bytes(CacheShape((KvHeads(8, 128),) * 61), 1, torch.bfloat16) == 61 * 4096
 
 
 def test_every_rank_has_the_whole_latents(
@@ -28,7 +28,7 @@ def test_every_rank_has_the_whole_latents(
     folder = saved_model("youtu", **LATENT).folder
     with thread_ranks.engines(folder, 4, monkeypatch) as ranks:
         # One tensor of 20 + 6 numbers a token, and the spare block.
-        assert {tuple(rank.cache.pool.shape) for rank in ranks} == {(3, 1, 65, 4, 1, 26)}
+        assert {tuple(rank.cache.pools[0].shape) for rank in ranks} == {(3, 1, 65, 4, 1, 26)}
         assert {rank.model.num_heads for rank in ranks} == {2}
 
 
@@ -42,7 +42,7 @@ def test_a_poisoned_cache_and_copied_blocks_change_no_token(saved_model: Callabl
     assert outputs[0] == outputs[1]
     source, target = sequences[0].left_blocks[0], 63
     engine.cache.copy_blocks([source], [target])
-    assert torch.equal(engine.cache.pool[:, :, source], engine.cache.pool[:, :, target])
+    assert torch.equal(engine.cache.pools[0][:, :, source], engine.cache.pools[0][:, :, target])
 
 
 @pytest.mark.parametrize(

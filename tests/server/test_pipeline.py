@@ -244,3 +244,12 @@ def test_what_cannot_be_divided_is_refused(saved_model: Callable[..., Any]) -> N
     assert refusal(4).startswith("--pipeline-parallel-size 4 is more than the 3 layers of this model")
     borrowed = refusal(2, model_impl="transformers")
     assert "llama is computed by the code of transformers" in borrowed
+
+
+def test_layers_that_read_those_of_another_stage_are_refused(saved_model: Callable[..., Any]) -> None:
+    config = engine_config(saved_model(**CASES["gemma4_text"]).folder)
+    group = GroupConfig(0, 2, None, num_stages=2)
+    with pytest.raises(
+        StartError, match=r"--pipeline-parallel-size 2: layers of gemma4_text read what another one"
+    ):
+        open_folders(replace(config, group=group))

@@ -139,6 +139,9 @@ def test_states_go_on_as_in_other_steps(tmp_path: Path, computed: list[bool]) ->
         "exaone4",
         "falcon-7b",
         "gemma2",
+        "gemma4_text",
+        "gemma4_text-experts",
+        "gemma4_text-keys-as-values",
         "gpt2",
         "granite",
         "hunyuan_v1_dense",
@@ -248,7 +251,7 @@ def test_more_decodes_than_a_step_may_have_are_refused(
 def spoiled(engine: Engine) -> Iterator[Engine]:
     """Its second slot has logits that are no numbers, from the second decode on."""
     begin(engine, [SamplingParams(), DRAWN, SamplingParams()])
-    weights = engine.cache.pool
+    weights = engine.cache.pools[0]
     kept = weights.clone()
     block = engine.slots.rows.block_table[1, 0]
     weights[:, :, block] = torch.nan

@@ -207,7 +207,7 @@ def test_not_finite_logits_fail_their_slot_alone(engine: Engine) -> None:
     decoded = run(engine, spans=[Span(0, 6, 1)])
     engine.clear()
     run(engine, admitted=[GOOD, other], spans=[Span(0, 0, 6), Span(1, 0, 6)])
-    engine.cache.pool[:, :, 4] = float("nan")
+    engine.cache.pools[0][:, :, 4] = float("nan")
     outcome = run(engine, spans=[Span(0, 6, 1), Span(1, 6, 1)])
     assert outcome.sampled_slots == [0]
     assert outcome.sampled_ids == decoded.sampled_ids

@@ -70,6 +70,8 @@ def _options(case: str) -> dict[str, Any]:
 
 WHOLES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Gemma 3": ("gemma3", "gemma3_text", _options("gemma3_text")),
+    "Gemma 4": ("gemma4", "gemma4_text", _options("gemma4_text")),
+    "Gemma 4 with experts": ("gemma4", "gemma4_text", _options("gemma4_text-experts")),
     "Llama 4": ("llama4", "llama4_text", _options("llama4_text")),
     "Qwen3.5": ("qwen3_5", "qwen3_5_text", _options("qwen3_5_text")),
     "Qwen3.5 with experts": ("qwen3_5_moe", "qwen3_5_moe_text", _options("qwen3_5_moe_text")),

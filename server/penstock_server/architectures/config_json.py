@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 
 from penstock_server.architectures.family import Experts, Family, QkNorm
 from penstock_server.architectures.fields import Fields, read_json
+from penstock_server.architectures.kv_layers import check_heads, read_kv_layers
 from penstock_server.architectures.recurrent import read_parts, read_recurrent
 from penstock_server.architectures.rope import read_ropes, replace_scaling
 from penstock_server.architectures.spec import (
     Activation,
     Factors,
+    KvHeads,
     LatentSpec,
+    LayerInputs,
     LayerSpec,
     ModelSpec,
     MoeSpec,
@@ -52,7 +55,8 @@ def build_spec(
     _refuse_unsupported(family, fields)
     heads = _heads(fields, family)
     hidden_size = fields.integer("hidden_size")
-    ropes, max_sequence_len = _ropes(fields, family, heads, rope)
+    layers = _layers(fields, family, KvHeads(heads.num_kv, heads.dim))
+    ropes, max_sequence_len = _ropes(fields, family, heads, layers, rope)
     attention_scale = _attention_scale(fields, family, heads.dim) * _amplitude(heads.latent, ropes)
     return ModelSpec(
         model_type=family.model_type,
@@ -61,11 +65,11 @@ def build_spec(
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
         num_heads=heads.number,
-        num_kv_heads=heads.number if heads.latent else _num_kv_heads(fields, heads.number),
+        num_kv_heads=heads.num_kv,
         head_dim=heads.dim,
         max_sequence_len=max_sequence_len,
         position_offset=family.position_offset,
-        layers=_layers(fields, family),
+        layers=layers,
         ropes=ropes,
         interleaved_rope=fields.fact(family.interleaved_rope),
         norm=_norm(fields, family),
@@ -81,6 +85,7 @@ def build_spec(
         qk_norm=_qk_norm(fields, family, ropes),
         qk_norm_bias=family.qk_norm_bias,
         qk_norm_after_rope=family.qk_norm_after_rope,
+        value_norm=family.value_norm,
         qkv_layout=family.qkv_layout,
         qkv_bias=fields.fact(family.qkv_bias),
         output_bias=fields.fact(family.output_bias),
@@ -88,8 +93,10 @@ def build_spec(
         gated=family.gated,
         mlp_bias=fields.fact(family.mlp_bias),
         transposed=family.transposed,
-        moe=None if family.experts is None else _moe(fields, family.experts),
+        moe=_moe(fields, family.experts) if _has_experts(fields, family.experts) else None,
         parallel=fields.fact(family.parallel),
+        layer_inputs=_layer_inputs(fields, family),
+        scales_layers=family.scales_layers,
         embedding_scale=_embedding_scale(fields, family, hidden_size),
         residual_multiplier=_residual_multiplier(fields, family),
         logit_scale=_logit_scale(fields, family),
@@ -106,6 +113,7 @@ class _Heads(NamedTuple):
     """The heads that have queries."""
 
     number: int
+    num_kv: int
     dim: int
     # Where keys and values are made of latents.
     latent: LatentSpec | None
@@ -115,17 +123,18 @@ def _heads(fields: Fields, family: Family) -> _Heads:
     count, hidden_size = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     if family.latent:
         latent = _latent(fields, hidden_size // count)
-        return _Heads(count, latent.nope_dim + latent.rope_dim, latent)
-    return _Heads(count, _head_dim(fields, hidden_size, count, family), None)
+        return _Heads(count, count, latent.nope_dim + latent.rope_dim, latent)
+    return _Heads(count, _num_kv_heads(fields, count), _head_dim(fields, hidden_size, count, family), None)
 
 
 def _ropes(
-    fields: Fields, family: Family, heads: _Heads, rope: RopeOverride | None
+    fields: Fields, family: Family, heads: _Heads, layers: tuple[LayerSpec, ...], rope: RopeOverride | None
 ) -> tuple[tuple[RopeSpec, ...], int]:
     """The rotary embeddings, and the longest sequence that they serve."""
     longest = fields.integer("max_position_embeddings", default=2048)
     rotated = heads.latent.rope_dim if heads.latent else heads.dim
-    ropes = read_ropes(fields, family, rotated, longest)
+    full = next((layer.kv_heads.dim for layer in layers if layer.kv_heads and layer.window is None), rotated)
+    ropes = read_ropes(fields, family, (full, rotated), longest)
     return (ropes, longest) if rope is None else replace_scaling(ropes, rope, longest)
 
 
@@ -256,7 +265,14 @@ def _activation(fields: Fields, family: Family) -> Activation:
     return "clamped_swiglu" if family.clamped_swiglu else _ACTIVATIONS[written]
 
 
-def _layers(fields: Fields, family: Family) -> tuple[LayerSpec, ...]:
+def _layer_inputs(fields: Fields, family: Family) -> LayerInputs | None:
+    if family.layer_inputs is None:
+        return None
+    size = fields.integer(family.layer_inputs[0], default=0, low=0)
+    return LayerInputs(size, fields.integer(family.layer_inputs[1])) if size else None
+
+
+def _layers(fields: Fields, family: Family, usual: KvHeads) -> tuple[LayerSpec, ...]:
     num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
     windows = read_windows(fields, family.windows, num_layers)
     dense = fields.get("mlp_only_layers", [])
@@ -268,11 +284,15 @@ def _layers(fields: Fields, family: Family) -> tuple[LayerSpec, ...]:
     parts = read_parts(fields, family.recurrent, num_layers)
     chunks = read_chunks(fields, family.chunk_key, rotates)
     listed = _sparse_layers(fields, family.experts, num_layers)
+    kv_layers = read_kv_layers(fields, family, usual, windows)
+    check_heads(fields, fields.integer("num_attention_heads"), kv_layers)
+    has_experts = _has_experts(fields, family.experts)
+    wide = 2 * fields.integer("intermediate_size") if _has_wide_readers(fields, family) else None
 
     def is_sparse(layer: int) -> bool:
         said = parts[layer].sparse if listed is None else layer in listed
         by_number = first <= layer <= last and layer not in dense and (layer + 1) % step == 0
-        return parts[layer].feed_forward and (by_number if said is None else said)
+        return has_experts and parts[layer].feed_forward and (by_number if said is None else said)
 
     return tuple(
         LayerSpec(
@@ -283,9 +303,21 @@ def _layers(fields: Fields, family: Family) -> tuple[LayerSpec, ...]:
             is_recurrent=parts[layer].recurrent,
             has_feed_forward=parts[layer].feed_forward,
             chunk=chunks[layer],
+            kv_heads=kv_layers[layer].heads,
+            kv_source=kv_layers[layer].source,
+            values_are_keys=kv_layers[layer].values_are_keys,
+            intermediate_size=None if kv_layers[layer].source is None else wide,
         )
         for layer, window in enumerate(windows)
     )
+
+
+def _has_wide_readers(fields: Fields, family: Family) -> bool:
+    return family.kv_readers is not None and fields.fact(family.kv_readers[1])
+
+
+def _has_experts(fields: Fields, experts: Experts | None) -> bool:
+    return experts is not None and (not experts.switch_key or fields.fact(experts.switch_key))
 
 
 def _sparse_layers(fields: Fields, experts: Experts | None, num_layers: int) -> list[int] | None:
@@ -315,7 +347,8 @@ def _rope_of(family: Family, window: int | None) -> int | None:
     return 1 if family.local_rope is not None and window is not None else 0
 
 
-def _moe(fields: Fields, experts: Experts) -> MoeSpec:
+def _moe(fields: Fields, experts: Experts | None) -> MoeSpec:
+    assert experts is not None, "asked before"
     # transformers 5 writes the second where 4 wrote the first.
     count_key = "num_experts" if fields.get("num_experts") is not None else "num_local_experts"
     num_experts = fields.integer(count_key, high=_MAX_EXPERTS)
@@ -336,6 +369,7 @@ def _moe(fields: Fields, experts: Experts) -> MoeSpec:
         routing=routing,
         shared_size=_shared_size(fields, experts, expert_size),
         gates_shared=experts.gates_shared,
+        beside_dense=experts.beside_dense,
     )
 
 

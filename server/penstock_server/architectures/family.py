@@ -29,6 +29,15 @@ class NameMap:
     embedding: str = "model.embed_tokens"
     positions: str = ""
     embedding_norm: str = ""
+    # Of what every layer is given of a token: their embedding, the way from the hidden states and its norm, and in a
+    # layer the gate, the way back and its norm.
+    layers_embedding: str = "model.embed_tokens_per_layer"
+    layers_projection: str = "model.per_layer_model_projection"
+    layers_norm: str = "model.per_layer_projection_norm"
+    own_gate: str = "per_layer_input_gate"
+    own_output: str = "per_layer_projection"
+    own_norm: str = "post_per_layer_input_norm"
+    layer_scale: str = "layer_scalar"
     final_norm: str = "model.norm"
     lm_head: str = "lm_head"
     layer: str = "model.layers.{}."
@@ -70,6 +79,13 @@ class NameMap:
     expert_gate: str = "mlp.experts.{}.gate_proj"
     expert_up: str = "mlp.experts.{}.up_proj"
     expert_down: str = "mlp.experts.{}.down_proj"
+    # What the router's inputs and the weights of its choice are multiplied by.
+    router_scale: str = ""
+    expert_scale: str = ""
+    # Of experts beside the dense feed-forward: norms of what that gives, of what they take, and of what they give.
+    dense_output_norm: str = ""
+    experts_input_norm: str = ""
+    experts_output_norm: str = ""
     # Added to the scores for the choice.
     router_correction: str = "mlp.gate.e_score_correction_bias"
     shared_gate_up: str = ""
@@ -155,6 +171,9 @@ class Experts:
     shared_count: str = ""
     # The shared expert has a weight of its own for every token.
     gates_shared: bool = True
+    # Experts stand beside the dense feed-forward of every layer, where the switch is on.
+    beside_dense: bool = False
+    switch_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +238,20 @@ class Family:
     latent: bool = False
     # The queries' projection also makes a gate of what each head finds.
     gated_attention: bool = False
+    # Keys of the key heads and the size of heads in layers that see everything; the first counts where values are made
+    # as keys are.
+    full_heads: tuple[str, str] | None = None
+    # In layers that see everything, values are made as keys are.
+    full_values_are_keys: Fact = False
+    # Values are normed by head, without weights.
+    value_norm: bool = False
+    # The key of how many layers, the last ones, read keys and values of the last layer of their kind before them; and
+    # the key that says whether their feed-forward is twice as wide.
+    kv_readers: tuple[str, str] | None = None
+    # Keys of how many numbers each layer is given of a token, and of how many tokens have them.
+    layer_inputs: tuple[str, str] | None = None
+    # What leaves a layer is multiplied by a number of its own.
+    scales_layers: bool = False
     # Some layers keep a state in the place of keys and values, or beside them.
     recurrent: Recurrent | None = None
     windows: Windows | None = None

@@ -19,7 +19,13 @@ from penstock_server.architectures.families.deepseek import (
 from penstock_server.architectures.families.ernie import ERNIE4_5
 from penstock_server.architectures.families.exaone import EXAONE4
 from penstock_server.architectures.families.falcon import FALCON
-from penstock_server.architectures.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
+from penstock_server.architectures.families.gemma import (
+    GEMMA,
+    GEMMA2,
+    GEMMA3_TEXT,
+    GEMMA4_TEXT,
+    GEMMA4_UNIFIED_TEXT,
+)
 from penstock_server.architectures.families.glm import GLM, GLM4, GLM4V
 from penstock_server.architectures.families.gpt import CODEGEN, GPT2, GPT_BIGCODE, GPT_NEO, GPT_NEOX, GPTJ
 from penstock_server.architectures.families.gpt_oss import GPT_OSS
@@ -85,6 +91,7 @@ _ROWS = (
     SMOLLM3, YOUTU, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITEMOEHYBRID, BAMBA, MAMBA2, NEMOTRON_H, FALCON_H1,
     LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO, LLAMA4_TEXT, KIMI_LINEAR, BAICHUAN,
     XVERSE, MINISTRAL3, MISTRAL4, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, GLM4V, GLM4V_MOE,
+    GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

@@ -23,27 +23,31 @@ _NUMBERS = {
     "longrope": (),
     # A larger base, whatever the length of a sequence.
     "ntk_alpha": ("alpha",),
+    # A part of the pairs rotates, those with the fastest angles of all.
+    "proportional": (),
 }
 _OPTIONAL_NUMBERS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
                      "attention_factor", "factor", "original_max_position_embeddings")  # fmt: skip
 
 
-def read_ropes(fields: Fields, family: Family, head_dim: int, max_sequence_len: int) -> tuple[RopeSpec, ...]:
-    """The embedding of most layers, followed by that of layers with a window where it differs."""
+def read_ropes(
+    fields: Fields, family: Family, dims: tuple[int, int], max_sequence_len: int
+) -> tuple[RopeSpec, ...]:
+    """The embedding of most layers, followed by that of layers with a window where it differs; `dims`: their heads'."""
     if not family.rotary:
         return ()
     scaling = _object(fields, "rope_parameters") or _object(fields, "rope_scaling")
     by_kind = {kind: value for kind, value in scaling.items() if kind in LAYER_KINDS}
     if by_kind and family.local_rope is None:
         raise fields.error("rope_parameters", scaling, "one set of numbers for all layers")
-    whole = _Reader(fields, family, head_dim, max_sequence_len)
+    whole, local = (_Reader(fields, family, dim, max_sequence_len) for dim in dims)
     if family.local_rope is None:
         return (whole.read(scaling, "rope_theta", None),)
     local_key, local_theta = family.local_rope
     full = by_kind.get("full_attention", {} if by_kind else scaling)
     return (
         whole.read(full or {}, "rope_theta", None),
-        whole.read(by_kind.get("sliding_attention") or {}, local_key, local_theta),
+        local.read(by_kind.get("sliding_attention") or {}, local_key, local_theta),
     )
 
 
@@ -92,8 +96,18 @@ class _Reader:
         theta = inner.number("rope_theta", self.fields.number(theta_key, theta or 10000.0))
         if theta <= 1:
             raise self.fields.error("rope_theta", theta, "a number above 1")
+        if kind == "proportional":
+            numbers = {"factor": inner.number("factor", 1.0), "num_pairs": self._num_pairs(inner)}
+            return RopeSpec(theta, kind, numbers, self.head_dim)
         rotary_dim = self._rotary_dim(inner)
         return RopeSpec(theta, kind, self._numbers(inner, kind, rotary_dim), rotary_dim)
+
+    def _num_pairs(self, inner: Fields) -> int:
+        """How many pairs of numbers rotate, where all of a head count as rotated."""
+        share = inner.number("partial_rotary_factor", 1.0)
+        if share > 1:
+            raise self.fields.error("partial_rotary_factor", share, "a number of at most 1")
+        return int(share * self.head_dim // 2)
 
     def _rotary_dim(self, inner: Fields) -> int:
         if self.family.latent:

@@ -1,6 +1,6 @@
 """Everything that the decoder has to know of a model; every number is checked."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from penstock_server.architectures.family import NameMap, QkNorm, QkvLayout
@@ -24,16 +24,32 @@ class ModelFacts(Protocol):
     def attention_window(self) -> int | None: ...
 
 
+class KvHeads(NamedTuple):
+    """The heads of keys and values."""
+
+    number: int
+    dim: int
+
+
 class CacheShape(NamedTuple):
     """The size of what the cache of a rank holds for each position."""
 
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
+    # Of each layer.
+    heads: tuple[KvHeads, ...]
     # Keys and values, or 1: a latent, from which both are made.
     num_tensors: int = 2
     # Bytes of a position that are in no tensor of the cache, but in what each slot keeps (`KeptShape`).
     kept_bytes: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        """Layers with a cache."""
+        return len(self.heads)
+
+    @property
+    def position_size(self) -> int:
+        """Numbers of a position, in all layers."""
+        return self.num_tensors * sum(number * dim for number, dim in self.heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +77,19 @@ class LayerSpec:
     has_feed_forward: bool = True
     # Sequences are divided into so many positions each, and a query sees those of its own; None: they are not.
     chunk: int | None = None
+    # Where it has other ones than the model.
+    kv_heads: KvHeads | None = None
+    # The layer before it whose keys and values it reads; None: its own.
+    kv_source: int | None = None
+    # Values are made as keys are.
+    values_are_keys: bool = False
+    # Of its dense feed-forward, where it is another one than the model's.
+    intermediate_size: int | None = None
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether it keeps keys and values."""
+        return self.has_attention and self.kv_source is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +162,15 @@ class MoeSpec:
     shared_size: int
     # Whether that expert has a weight of its own for every token.
     gates_shared: bool
+    # They stand beside the dense feed-forward, with norms of their own, and read what that reads before its norm.
+    beside_dense: bool
+
+
+class LayerInputs(NamedTuple):
+    """What every layer is given of a token beside the hidden states: numbers of an embedding of its own."""
+
+    size: int
+    vocab_size: int
 
 
 class Factors(NamedTuple):
@@ -176,6 +214,8 @@ class ModelSpec:
     qk_norm: QkNorm | None
     qk_norm_bias: bool
     qk_norm_after_rope: bool
+    # Values are normed by head, without weights.
+    value_norm: bool
     qkv_layout: QkvLayout
     qkv_bias: bool
     output_bias: bool
@@ -185,6 +225,9 @@ class ModelSpec:
     transposed: bool
     moe: MoeSpec | None
     parallel: bool
+    layer_inputs: LayerInputs | None
+    # What leaves a layer is multiplied by a number of its own.
+    scales_layers: bool
     embedding_scale: float
     residual_multiplier: float
     logit_scale: float
@@ -196,15 +239,27 @@ class ModelSpec:
     dtype: str
     eos_token_ids: tuple[int, ...]
 
+    def at(self, number: int) -> "ModelSpec":
+        """The model as one of its layers is built."""
+        layer, names, heads = self.layers[number], self.names, self.kv_heads[number]
+        return replace(
+            self,
+            num_kv_heads=heads.number,
+            head_dim=heads.dim,
+            intermediate_size=layer.intermediate_size or self.intermediate_size,
+            names=replace(names, value=names.key) if layer.values_are_keys else names,
+        )
+
+    @property
+    def kv_heads(self) -> tuple[KvHeads, ...]:
+        """Of each layer, whether it attends or not."""
+        usual = KvHeads(self.num_kv_heads, self.head_dim)
+        return tuple(layer.kv_heads or usual for layer in self.layers)
+
     @property
     def num_layers(self) -> int:
         """Layers of the decoder."""
         return len(self.layers)
-
-    @property
-    def num_attention_layers(self) -> int:
-        """Layers with keys and values."""
-        return sum(layer.has_attention for layer in self.layers)
 
     @property
     def num_recurrent_layers(self) -> int:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,12 @@ class Checkpoint:
                 raise StartError(f"{entry.file}: tensor {entry.name} is there as {entries[name].name}, too")
             entries[name] = entry
         return Checkpoint(self.folder, entries, self.left_out)
+
+    def without(self, modules: Collection[str]) -> "Checkpoint":
+        """Without the tensors of these modules."""
+        left_out = [name for name in self.entries if name.rpartition(".")[0] in modules]
+        entries = {name: entry for name, entry in self.entries.items() if name not in left_out}
+        return Checkpoint(self.folder, entries, (*self.left_out, *left_out))
 
     def of_text(self) -> "Checkpoint":
         """The tensors of the text part of a model, under the names that they have where it is alone."""

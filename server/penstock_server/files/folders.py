@@ -44,6 +44,12 @@ def _check_stages(config: ServerConfig, folder: ModelFolder) -> None:
             f"{flag} is for models with a row here, and {folder.model_type} is computed by the code of transformers; "
             "leave it out"
         )
+    if folder.spec.layer_inputs is not None or any(
+        layer.kv_source is not None for layer in folder.spec.layers
+    ):
+        raise StartError(
+            f"{flag}: layers of {folder.model_type} read what another one, or the first stage, has made; leave it out"
+        )
     if config.group.num_stages > folder.spec.num_layers:
         raise StartError(
             f"{flag} is more than the {folder.spec.num_layers} layers of this model; each stage needs one"

@@ -97,6 +97,8 @@ def open_folder(
     if spec is not None and checkpoint is not None:
         check_names(quantization, checkpoint)
         checkpoint = checkpoint.under(spec.names.written) if spec.names.written else checkpoint
+        if readers := _keys_of_readers(spec):
+            checkpoint = checkpoint.without(readers)
         _check_counts(spec, checkpoint)
         spec = _with_experts_as_stored(spec, checkpoint)
     dtype = read_dtype(Fields(raw, path))
@@ -130,6 +132,17 @@ def _causal_types() -> frozenset[str]:
             constants = (node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant))
             return frozenset(value for value in constants if isinstance(value, str))
     return frozenset()
+
+
+def _keys_of_readers(spec: ModelSpec) -> set[str]:
+    """Modules that files may have of layers that read keys and values of another one, and that nobody needs."""
+    names = spec.names
+    readers = (number for number, layer in enumerate(spec.layers) if layer.kv_source is not None)
+    return {
+        names.layer.format(number) + name
+        for number in readers
+        for name in (names.key, names.value, names.key_norm)
+    }
 
 
 def _with_experts_as_stored(spec: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:

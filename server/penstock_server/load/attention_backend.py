@@ -52,24 +52,28 @@ def choose_backend(
         )
     if spec.latent is not None:
         return _for_latents(config, spec.latent, dtype, cache_dtype, device)
-    heads = share_heads(group, spec.num_heads, spec.num_kv_heads)
-    demand = Demand(
-        device,
-        dtype,
-        cache_dtype,
-        heads.num_heads,
-        heads.num_kv_heads,
-        spec.head_dim,
-        has_soft_cap=spec.attention_soft_cap is not None,
-        has_sinks=spec.sinks,
-        has_slopes=spec.slopes is not None,
-        has_chunks=any(layer.chunk is not None for layer in spec.layers),
-        batch_invariant=config.batch_invariant,
-    )
-    try:
-        return choose(name, demand)
-    except Unsupported as reason:
-        raise StartError(f"--attention-backend {name}: {reason}") from None
+    chosen = []
+    for total in dict.fromkeys(spec.kv_heads):
+        heads = share_heads(group, spec.num_heads, total.number)
+        demand = Demand(
+            device,
+            dtype,
+            cache_dtype,
+            heads.num_heads,
+            heads.num_kv_heads,
+            total.dim,
+            has_soft_cap=spec.attention_soft_cap is not None,
+            has_sinks=spec.sinks,
+            has_slopes=spec.slopes is not None,
+            has_chunks=any(layer.chunk is not None for layer in spec.layers),
+            batch_invariant=config.batch_invariant,
+        )
+        try:
+            chosen.append(choose(name, demand))
+        except Unsupported as reason:
+            raise StartError(f"--attention-backend {name}: {reason}") from None
+    # Of `auto`, that which all layers can have.
+    return next((backend for backend in chosen if not backend.captures_prompts), chosen[0])
 
 
 def _for_latents(

@@ -171,19 +171,21 @@ class Loaded(NamedTuple):
         return sum(self._parts_bytes(model, limits, num_spans) for model in models)
 
     def _parts_bytes(self, model: Model, limits: Limits, num_spans: int) -> int:
-        heads, facts = model.cache_shape, model.facts
+        facts = model.facts
         # A chunk of few tokens is computed as a decode is.
         num_tokens = min(num_spans * MAX_DECODE_LEN, limits.max_step_tokens)
         bounds = num_spans, num_tokens, limits.max_blocks * limits.block_size
         if isinstance(facts, ModelSpec) and facts.latent is not None:
             return latent_parts_bytes(self.device, model.dtype, model.num_heads, facts.latent.rank, *bounds)
-        return attention_parts_bytes(
-            self.device,
-            model.num_heads,
-            heads.num_kv_heads,
-            heads.head_dim,
-            *bounds,
-            self.config.batch_invariant,
+        is_invariant = self.config.batch_invariant
+        return max(
+            (
+                attention_parts_bytes(
+                    self.device, model.num_heads, heads.number, heads.dim, *bounds, is_invariant
+                )
+                for heads in dict.fromkeys(model.cache_shape.heads)
+            ),
+            default=0,
         )
 
     def describe(self, limits: Limits) -> Description:

@@ -1,6 +1,7 @@
 """The one decoder: what a `ModelSpec` describes, over a paged cache and the states of slots. Families are data; none
 has code here."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -8,22 +9,25 @@ import torch
 from penstock_kernels import AdapterRows, AttentionSpans, InputNorm, RecurrentSpans, soft_cap
 from torch import nn
 
-from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
+from penstock_server.architectures.spec import CacheShape, KvHeads, ModelFacts, ModelSpec
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache, LayerCache
 from penstock_server.network.layers.attention import Attention
+from penstock_server.network.layers.beside_experts import FeedForwardBesideExperts
 from penstock_server.network.layers.embedding import PositionEmbedding, UnitHead, VocabEmbedding
 from penstock_server.network.layers.feed_forward import FeedForward
 from penstock_server.network.layers.heads import share_heads
 from penstock_server.network.layers.latent_attention import LatentAttention
 from penstock_server.network.layers.linear import ColumnLinear
 from penstock_server.network.layers.moe import Experts, SparseFeedForward
-from penstock_server.network.layers.norm import Norm, UnitNorm
+from penstock_server.network.layers.norm import Norm, UnitNorm, ValueNorm
+from penstock_server.network.layers.own_inputs import OwnInput, OwnInputs
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.recurrent import RecurrentLayer, recurrent_layer, state_shape
 from penstock_server.network.layers.rotary import Rotary, RotaryTable
 from penstock_server.network.states import AnyShape, LayerState, States
 from penstock_server.network.upload import to_device
+from penstock_server.network.weights import Has, Piece
 
 # What Describe reports of a model with states: a sequence cannot go on from blocks alone.
 RECURRENT = "recurrent"
@@ -52,7 +56,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
-        names, prefix, kind = spec.names, spec.names.layer.format(layer), spec.layers[layer]
+        spec, kind = spec.at(layer), spec.layers[layer]
+        names, prefix = spec.names, spec.names.layer.format(layer)
 
         def norm(name: str, is_used: bool) -> Norm | None:
             return Norm(prefix + name, spec.hidden_size, spec.norm, placement) if name and is_used else None
@@ -69,9 +74,15 @@ class DecoderLayer(nn.Module):
         )
         self.attention_output_norm = norm(names.attention_output_norm, self.has_mixer)
         self.mlp_input_norm = norm(names.mlp_input_norm, kind.has_feed_forward)
-        feed_forward = SparseFeedForward if kind.is_sparse else FeedForward
-        self.feed_forward = feed_forward(spec, layer, placement) if kind.has_feed_forward else None
+        self.feed_forward = _feed_forward(spec, layer, placement) if kind.has_feed_forward else None
         self.mlp_output_norm = norm(names.mlp_output_norm, kind.has_feed_forward)
+        given = spec.layer_inputs
+        self.own_input = None if given is None else OwnInput(spec, given, prefix, placement)
+        self.scale = (
+            LayerScale(prefix + names.layer_scale, spec.hidden_size, placement)
+            if spec.scales_layers
+            else None
+        )
         self.group = placement.group
         self.mixer_leaves_share = (
             self.mlp_input_norm is not None and not self.parallel and self._leave_share_of_mixer()
@@ -89,7 +100,8 @@ class DecoderLayer(nn.Module):
         has_norm = behind.has_mixer and behind.attention_input_norm is not None
         if self.feed_forward is None or self.parallel or self.multiplier != 1.0 or not has_norm:
             return
-        self.leaves_share = self.mlp_output_norm is None and self.feed_forward.leave_share()
+        is_last = self.mlp_output_norm is None and self.own_input is None and self.scale is None
+        self.leaves_share = is_last and self.feed_forward.leave_share()
 
     def forward(
         self,
@@ -99,8 +111,25 @@ class DecoderLayer(nn.Module):
         rotary: RotaryTable | None,
         memory: Memory,
         is_share: bool = False,
+        own: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`is_share`: x is one of this rank, whose sum over all ranks is still to be added."""
+        """`is_share`: x is one of this rank, whose sum over all ranks is still to be added. `own`: this layer's part of
+        `OwnInputs`."""
+        x = self._parts(x, residual, inputs, rotary, memory, is_share)
+        if self.own_input is not None:
+            assert own is not None, "the model makes it"
+            x = self.own_input(residual.add_(x), own, inputs.adapters)
+        return x if self.scale is None else self.scale(x, residual)
+
+    def _parts(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        inputs: ForwardInput,
+        rotary: RotaryTable | None,
+        memory: Memory,
+        is_share: bool,
+    ) -> torch.Tensor:
         adapters = inputs.adapters
         if self.has_mixer:
             first = self.attention_input_norm, self._product_of_mixer
@@ -118,6 +147,8 @@ class DecoderLayer(nn.Module):
         x, norm = self._normed(self.mlp_input_norm, product, x, residual, adapters, is_share)
         if norm is not None:
             return self._scaled(self.feed_forward(x, None, norm), self.mlp_output_norm, None)
+        if isinstance(self.feed_forward, FeedForwardBesideExperts):
+            return self._scaled(self.feed_forward(x, residual, adapters), self.mlp_output_norm, adapters)
         return self._scaled(self.feed_forward(x, adapters), self.mlp_output_norm, adapters)
 
     @property
@@ -181,6 +212,36 @@ class DecoderLayer(nn.Module):
         return _times(x if norm is None else norm(x, adapters=adapters), self.multiplier)
 
 
+class LayerScale(nn.Module):
+    """One number, by which what leaves a layer is multiplied."""
+
+    weight: torch.Tensor
+
+    def __init__(self, name: str, size: int, placement: Placement) -> None:
+        super().__init__()
+        self.name = name
+        # The number for each of the hidden states, as products of rows take it.
+        self.register_buffer("weight", placement.empty(size))
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """x, which is still to be added to the residual sum; that is multiplied in place."""
+        factors = self.weight.expand_as(x)
+        residual.mul_(factors)
+        return x * factors
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        yield Piece(self.name, (1,), self, "weight", (slice(0, 1),), slice(0, len(self.weight)))
+
+
+def _feed_forward(
+    spec: ModelSpec, layer: int, placement: Placement
+) -> FeedForward | SparseFeedForward | FeedForwardBesideExperts:
+    if not spec.layers[layer].is_sparse:
+        return FeedForward(spec, layer, placement)
+    beside = spec.moe is not None and spec.moe.beside_dense
+    return (FeedForwardBesideExperts if beside else SparseFeedForward)(spec, layer, placement)
+
+
 def _times(x: torch.Tensor, factor: float) -> torch.Tensor:
     return x if factor == 1.0 else x * factor
 
@@ -209,6 +270,7 @@ class Decoder(nn.Module):
     final_norm: Norm
     # None: the embedding is the head, too.
     lm_head: VocabEmbedding | None
+    own_inputs: OwnInputs | None
 
     def __init__(
         self,
@@ -224,13 +286,9 @@ class Decoder(nn.Module):
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self._numbers = self.stage.layers(spec.num_layers)
         self.kinds = spec.layers[self._numbers.start : self._numbers.stop]
-        self.num_heads, num_layers = heads.num_heads, sum(kind.has_attention for kind in self.kinds)
+        self.num_heads = heads.num_heads
         num_recurrent = sum(kind.is_recurrent for kind in self.kinds)
-        self.cache_shape = (
-            CacheShape(num_layers, heads.num_kv_heads, spec.head_dim)
-            if spec.latent is None
-            else CacheShape(num_layers, 1, spec.latent.rank + spec.latent.rope_dim, num_tensors=1)
-        )
+        self.cache_shape = self._cache_shape(spec, placement)
         self.state_shape: AnyShape | None = state_shape(spec, num_recurrent, placement.group)
         self.abilities: tuple[str, ...] = () if self.state_shape is None else (RECURRENT,)
         self._device = device
@@ -248,12 +306,26 @@ class Decoder(nn.Module):
                 if isinstance(module, Attention):
                     module.slopes = slopes
         for module in self.modules():
-            if isinstance(module, UnitNorm):
+            if isinstance(module, UnitNorm | ValueNorm):
                 module.weight = module.weight.to(device)
         served_len = max_sequence_len or spec.max_sequence_len
         self.rotaries = [Rotary(rope, served_len, device) for rope in spec.ropes]
         # Rounded to the type of the weights, as in training.
         self.embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=placement.dtype))
+
+    def _cache_shape(self, spec: ModelSpec, placement: Placement) -> CacheShape:
+        """Of the layers that are here and keep keys and values, or latents."""
+        kept = [number for number in self._numbers if spec.layers[number].has_cache]
+        if spec.latent is not None:
+            latents = KvHeads(1, spec.latent.rank + spec.latent.rope_dim)
+            return CacheShape((latents,) * len(kept), num_tensors=1)
+        totals = (spec.kv_heads[number] for number in kept)
+        return CacheShape(
+            tuple(
+                KvHeads(share_heads(placement.group, spec.num_heads, total.number).num_kv_heads, total.dim)
+                for total in totals
+            )
+        )
 
     def _add_vocabulary(self, spec: ModelSpec, placement: Placement) -> None:
         names, size = spec.names, (spec.vocab_size, spec.hidden_size)
@@ -271,6 +343,8 @@ class Decoder(nn.Module):
             head = UnitHead if spec.unit_head else VocabEmbedding
             lm_head = head(names.lm_head, *size, placement, spec.head_bias, names.lm_head)
         self._add("lm_head", lm_head, self.stage.has_head)
+        own_inputs = None if spec.layer_inputs is None else OwnInputs(spec, spec.layer_inputs, placement)
+        self._add("own_inputs", own_inputs, self.stage.is_first)
 
     def _add_layers(self, layers: list[DecoderLayer]) -> None:
         first, end = self._numbers.start, self._numbers.stop
@@ -305,7 +379,10 @@ class Decoder(nn.Module):
         tables = [rotary.table(inputs.positions, self.dtype) for rotary in self.rotaries]
         x = self._embed(inputs) if inputs.received is None else inputs.received
         residual = torch.zeros_like(x)
+        own = None if self.own_inputs is None else self.own_inputs(inputs.token_ids, x, inputs.adapters)
         caches = iter(cache.layers)
+        # By layer.
+        kept: dict[int | None, LayerCache] = {}
         states = iter(cache.states.layers if isinstance(cache.states, States) else ())
         spans = None if cache.states is None else _recurrent_spans(inputs)
         is_share: bool = False
@@ -314,13 +391,15 @@ class Decoder(nn.Module):
                 # Who reads them reads sums.
                 x, is_share = (self.group.all_reduce(x) if is_share else x), False
                 inputs.taps.take(number, residual, x)
+            if kind.has_cache:
+                kept[number] = next(caches)
             memory = Memory(
-                next(caches) if kind.has_attention else None,
+                kept[number if kind.has_cache else kind.kv_source] if kind.has_attention else None,
                 next(states) if kind.is_recurrent else None,
                 spans,
             )
             table = None if kind.rope is None else tables[kind.rope]
-            x = layer(x, residual, inputs, table, memory, is_share)
+            x = layer(x, residual, inputs, table, memory, is_share, None if own is None else own[:, number])
             is_share = bool(layer.leaves_share)
         residual.add_(x)
         if inputs.taps is not None:

@@ -22,7 +22,7 @@ import torch
 from penstock_kernels import AdapterRows
 from torch import nn
 
-from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
+from penstock_server.architectures.spec import CacheShape, KvHeads, ModelFacts, ModelSpec
 from penstock_server.files.eagle_folder import EagleFacts, EagleFolder
 from penstock_server.files.parallel_head import MASK
 from penstock_server.network.decoder import Decoder, DecoderLayer, Memory
@@ -64,7 +64,7 @@ class EagleHead(nn.Module):
         self.facts: ModelFacts = replace(spec, max_sequence_len=max_sequence_len)
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self.num_heads, self.dtype = heads.num_heads, placement.dtype
-        self.cache_shape = CacheShape(spec.num_layers, heads.num_kv_heads, spec.head_dim)
+        self.cache_shape = CacheShape((KvHeads(heads.num_kv_heads, spec.head_dim),) * spec.num_layers)
         # What it reads of the model, and what it goes on with.
         self.reads = TapShape(folder.layers, target.spec.hidden_size)
         self.returns = TapShape((1,), spec.hidden_size)

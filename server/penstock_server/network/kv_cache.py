@@ -1,4 +1,5 @@
-"""The paged pool of keys and values, or of latents: one tensor for all layers, so that copying a block is one call."""
+"""The paged pools of keys and values, or of latents: one tensor for all layers whose heads are alike, so that copying a
+block is one call."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -54,67 +55,69 @@ class KVCache:
     ) -> None:  # fmt: skip
         # Of the layers that keep no keys and values, or more than these.
         self.states = states
-        blocks = (num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
-        sizes = (shape.num_layers, shape.num_tensors, *blocks)
-        self.pool = torch.empty(sizes, dtype=cache_format.dtype, device=device)
+        self.device = device
+        # Blocks that sequences may have; behind them is one for what the spare row writes.
+        self.num_blocks = num_blocks - 1
+        pools = {
+            heads: torch.empty(
+                (shape.heads.count(heads), shape.num_tensors, num_blocks, block_size, *heads),
+                dtype=cache_format.dtype,
+                device=device,
+            )
+            for heads in dict.fromkeys(shape.heads)
+        }
+        self.pools = list(pools.values())
         self.is_poisoned = is_poisoned
         if is_poisoned:
             self.spoil()
         scales = cache_format.scales or (KvScale(),) * shape.num_layers
         attends = cache_format.attend, cache_format.attend_latents
+        parts = {heads: iter(pool) for heads, pool in pools.items()}
+        layers = (next(parts[heads]) for heads in shape.heads)
         self.layers = [
             LayerCache(layer[0], layer[-1], scale, *attends)
-            for layer, scale in zip(self.pool, scales, strict=True)
+            for layer, scale in zip(layers, scales, strict=True)
         ]
 
     def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
         """Copy whole blocks of all layers; sources are read before any target is written."""
-        if sources:
-            index = to_device([sources, targets], torch.int64, self.pool.device)
-            copy_blocks(self.pool, index[0], index[1])
+        if not sources:
+            return
+        index = to_device([sources, targets], torch.int64, self.device)
+        for pool in self.pools:
+            copy_blocks(pool, index[0], index[1])
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy flat positions of all layers; sources are read before any target is written."""
-        flat = self.pool.view(torch.uint8).flatten(2, 3)
-        flat.index_copy_(2, targets, flat.index_select(2, sources))
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks that sequences may have; behind them is one for what the spare row writes."""
-        return self.pool.shape[2] - 1
+        for pool in self.pools:
+            flat = pool.view(torch.uint8).flatten(2, 3)
+            flat.index_copy_(2, targets, flat.index_select(2, sources))
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block over all layers of this rank, without states."""
-        return self.pool[:, :, 0].numel() * self.pool.itemsize
+        return sum(_block_bytes_in(pool) for pool in self.pools)
 
     def read_blocks(self, blocks: list[int]) -> memoryview:
-        """The bytes of whole blocks: all of the first tensor of the first layer, then of the next."""
-        read = self._rows().index_select(0, self._rows_of(blocks)).cpu()
-        return read.view(torch.uint8).flatten().numpy().data
+        """The bytes of whole blocks: of each pool, all of the first tensor of the first layer, then of the next."""
+        read = [_rows(pool).index_select(0, _rows_of(pool, blocks)).cpu() for pool in self.pools]
+        parts = [part.view(torch.uint8).flatten() for part in read]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy().data
 
     def write_blocks(self, blocks: list[int], data: torch.Tensor) -> None:
         """Take over what `read_blocks` of a cache of this format gave for as many; `data`: [num_bytes] on the host."""
-        rows = self._rows()
-        given = data.view(rows.dtype).view(-1, rows.shape[1])
-        rows.index_copy_(0, self._rows_of(blocks), given.to(rows.device))
-
-    def _rows(self) -> torch.Tensor:
-        """[num_layers * num_tensors * all blocks, words]: words of 8 bytes are copied much faster than bytes."""
-        rows = self.pool.view(-1, self.pool[0, 0, 0].numel())
-        is_even = rows.shape[1] * rows.itemsize % torch.int64.itemsize == 0
-        return rows.view(torch.int64 if is_even else torch.uint8)
-
-    def _rows_of(self, blocks: list[int]) -> torch.Tensor:
-        index = to_device([blocks], torch.int64, self.pool.device)
-        first = torch.arange(self.pool.shape[0] * self.pool.shape[1], device=self.pool.device)
-        return (first[:, None] * self.pool.shape[2] + index).flatten()
+        sizes = [len(blocks) * _block_bytes_in(pool) for pool in self.pools]
+        for pool, part in zip(self.pools, torch.split(data, sizes), strict=True):
+            rows = _rows(pool)
+            given = part.view(rows.dtype).view(-1, rows.shape[1])
+            rows.index_copy_(0, _rows_of(pool, blocks), given.to(rows.device))
 
     def spoil(self) -> None:
         """Make all of it NaN."""
         if self.states is not None:
             self.states.spoil()
-        self.pool.view(torch.uint8).fill_(_NAN_BYTE)
+        for pool in self.pools:
+            pool.view(torch.uint8).fill_(_NAN_BYTE)
 
     def poison(self, positions: torch.Tensor) -> None:
         """Make flat positions (block * block_size + offset) NaN in all layers."""
@@ -125,10 +128,27 @@ class KVCache:
         self._fill(positions, 0)
 
     def _fill(self, positions: torch.Tensor, byte: int) -> None:
-        self.pool.view(torch.uint8).flatten(2, 3).index_fill_(2, positions, byte)
+        for pool in self.pools:
+            pool.view(torch.uint8).flatten(2, 3).index_fill_(2, positions, byte)
 
 
 def block_bytes(shape: CacheShape, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers on this rank."""
-    position = shape.num_tensors * shape.num_kv_heads * shape.head_dim
-    return block_size * (shape.num_layers * position * dtype.itemsize + shape.kept_bytes)
+    return block_size * (shape.position_size * dtype.itemsize + shape.kept_bytes)
+
+
+def _block_bytes_in(pool: torch.Tensor) -> int:
+    return pool[:, :, 0].numel() * pool.itemsize
+
+
+def _rows(pool: torch.Tensor) -> torch.Tensor:
+    """[num_layers * num_tensors * all blocks, words]: words of 8 bytes are copied much faster than bytes."""
+    rows = pool.view(-1, pool[0, 0, 0].numel())
+    is_even = rows.shape[1] * rows.itemsize % torch.int64.itemsize == 0
+    return rows.view(torch.int64 if is_even else torch.uint8)
+
+
+def _rows_of(pool: torch.Tensor, blocks: list[int]) -> torch.Tensor:
+    index = to_device([blocks], torch.int64, pool.device)
+    first = torch.arange(pool.shape[0] * pool.shape[1], device=pool.device)
+    return (first[:, None] * pool.shape[2] + index).flatten()

@@ -19,7 +19,7 @@ _NAMES = ("{parent}.{kind}_scale", "{projection}.{kind}_scale")
 
 def read_scales(checkpoint: Checkpoint, spec: ModelSpec, numbers: Iterable[int]) -> tuple[KvScale, ...]:
     """The scales of each of these layers that attends; 1 where the checkpoint has none."""
-    attending = (number for number in numbers if spec.layers[number].has_attention)
+    attending = (number for number in numbers if spec.layers[number].has_cache)
     prefixes = (spec.names.layer.format(number) for number in attending)
     return tuple(
         KvScale(

@@ -46,7 +46,7 @@ class MtpHead(nn.Module):
         self.facts: ModelFacts = replace(target.spec, max_sequence_len=max_sequence_len)
         self.capturable = target.capturable
         self.num_heads, self.dtype = target.num_heads, placement.dtype
-        self.cache_shape: CacheShape = target.cache_shape._replace(num_layers=1)
+        self.cache_shape: CacheShape = target.cache_shape._replace(heads=target.cache_shape.heads[:1])
         self.reads, self.returns = TapShape((number,), size), TapShape((1,), size)
 
         def norm(name: str) -> Norm:

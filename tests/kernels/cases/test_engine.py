@@ -22,6 +22,12 @@ _DELTA = {
 # The interpreter takes seconds for a layer, and as long for each head.
 _SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 # Norms of queries and keys on the way into the cache are the second's, windows the third's; then latents, and states.
+# Heads of two sizes, and two layers that read the keys and values of the two before them.
+_UNLIKE_LAYERS: dict[str, Any] = {
+    "num_hidden_layers": 4, "layer_types": 2 * ["sliding_attention", "full_attention"], "sliding_window": 6,
+    "num_kv_shared_layers": 2, "head_dim": 16, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 301,
+}  # fmt: skip
 CASES: list[tuple[str, dict[str, Any], CudaConfig]] = [
     ("llama", {}, CudaConfig((1, 4))),
     ("llama", {}, CudaConfig((1,), prompt_graph_sizes=(3, 9))),
@@ -29,6 +35,7 @@ CASES: list[tuple[str, dict[str, Any], CudaConfig]] = [
     ("mistral", {"sliding_window": 6}, CudaConfig((2,), prompt_graph_sizes=(6,))),
     ("youtu", {**LATENT, "num_attention_heads": 8}, CudaConfig((2,), prompt_graph_sizes=(6,))),
     ("qwen3_5_text", _DELTA, CudaConfig((2,))),
+    ("gemma4_text", _UNLIKE_LAYERS, CudaConfig((2,), prompt_graph_sizes=(6,))),
 ]
 # What rotates writes the cache in the same pass; gpt2 does not rotate, and has a write of its own.
 FP8_CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [

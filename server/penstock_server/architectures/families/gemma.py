@@ -1,8 +1,9 @@
 """Gemma 1, 2 and 3 (text): scaled embeddings, norms around 0, and from 2 on norms on both sides of each part."""
 
 from dataclasses import replace
+from typing import Any
 
-from penstock_server.architectures.family import Family, NameMap, Windows
+from penstock_server.architectures.family import Experts, Family, NameMap, Windows
 
 _SANDWICH = NameMap(
     attention_output_norm="post_attention_layernorm",
@@ -49,4 +50,61 @@ GEMMA3_TEXT = replace(
     qk_norm="head",
     windows=Windows(full_every=6),
     local_rope=("rope_local_base_freq", 10000.0),
+)
+
+
+def _reading_forwards(family: Family, raw: dict[str, Any]) -> Family:
+    """Tokens of images may see each other in both directions; where all tokens do, it is no decoder."""
+    sees = raw.get("use_bidirectional_attention")
+    return replace(family, fixed={}) if sees == "vision" else family
+
+
+GEMMA4_TEXT = replace(
+    GEMMA3_TEXT,
+    model_type="gemma4_text",
+    title="Gemma 4 (text)",
+    defaults={
+        **_TIED,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 512,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 131_072,
+        "global_head_dim": 512,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262_144,
+        "norm_topk_prob": True,
+    },
+    aliases={"num_experts_per_tok": "top_k_experts"},
+    fixed={"use_bidirectional_attention": None},
+    norm_weight_offset=0.0,
+    score_divisor_key="",
+    attention_scale=1.0,
+    attention_soft_cap=None,
+    full_heads=("num_global_key_value_heads", "global_head_dim"),
+    full_values_are_keys="attention_k_eq_v",
+    value_norm=True,
+    kv_readers=("num_kv_shared_layers", "use_double_wide_mlp"),
+    layer_inputs=("hidden_size_per_layer_input", "vocab_size_per_layer_input"),
+    scales_layers=True,
+    experts=Experts(beside_dense=True, switch_key="enable_moe_block"),
+    names=replace(
+        _SANDWICH,
+        router="router.proj",
+        router_scale="router.scale",
+        expert_scale="router.per_expert_scale",
+        experts_gate_up="experts.gate_up_proj",
+        experts_down="experts.down_proj",
+        dense_output_norm="post_feedforward_layernorm_1",
+        experts_input_norm="pre_feedforward_layernorm_2",
+        experts_output_norm="post_feedforward_layernorm_2",
+    ),
+    adapt=_reading_forwards,
+)
+GEMMA4_UNIFIED_TEXT = replace(
+    GEMMA4_TEXT,
+    model_type="gemma4_unified_text",
+    title="Gemma 4 unified (text)",
+    defaults={**GEMMA4_TEXT.defaults, "sliding_window": 1024, "max_position_embeddings": 262_144},
+    layer_inputs=None,
+    experts=None,
 )

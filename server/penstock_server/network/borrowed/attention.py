@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from penstock_kernels import Scoring, store_kv
 
-from penstock_server.architectures.spec import CacheShape
+from penstock_server.architectures.spec import CacheShape, KvHeads
 from penstock_server.network.borrowed.base import base_of
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
@@ -126,6 +126,5 @@ def _shape(step: CurrentStep, num_layers: int) -> CacheShape:
     kv_heads = {shape.num_kv_heads for shape in shapes}
     if len(kv_heads) != 1:
         raise ValueError("its layers differ in key heads")
-    return CacheShape(
-        num_layers, kv_heads.pop(), max(max(shape.key_dim, shape.value_dim) for shape in shapes)
-    )
+    dim = max(max(shape.key_dim, shape.value_dim) for shape in shapes)
+    return CacheShape((KvHeads(kv_heads.pop(), dim),) * num_layers)

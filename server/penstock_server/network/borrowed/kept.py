@@ -103,7 +103,7 @@ class KeptModel(BorrowedModel):
         if not long:
             raise ValueError("it keeps nothing between two steps")
         each = -(-max(long - short, 0) // (_LONG - _SHORT))
-        return CacheShape(0, 1, 1, kept_bytes=each), KeptShape(max(long - each * _LONG, 0))
+        return CacheShape((), kept_bytes=each), KeptShape(max(long - each * _LONG, 0))
 
     def _bytes_of(self, length: int) -> int:
         # Some tensors are a part of a larger one, which stays.

@@ -1,6 +1,7 @@
 """The attention layer: fused projections, rotary embedding, paged cache. The arithmetic lives in penstock_kernels."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from penstock_kernels import (
@@ -17,9 +18,9 @@ from torch import nn
 from penstock_server.architectures.spec import ModelSpec, TemperatureSpec
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import LayerCache
-from penstock_server.network.layers.heads import query_key_value_rows, share_heads
+from penstock_server.network.layers.heads import query_key_value_rows, query_rows, share_heads
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear
-from penstock_server.network.layers.norm import query_key_norm
+from penstock_server.network.layers.norm import ValueNorm, query_key_norm
 from penstock_server.network.layers.own_weights import groups_of
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.rotary import RotaryTable
@@ -32,13 +33,16 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
         names, prefix = spec.names, spec.names.layer.format(layer)
-        self.share = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
-        self.head_dim = spec.head_dim
         kind = spec.layers[layer]
+        share = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
+        # Where keys and values are those of another layer, none are made here.
+        self.share = share if kind.has_cache else replace(share, num_kv_heads=0)
+        self.head_dim = spec.head_dim
         self.scoring = Scoring(spec.attention_scale, kind.window, spec.attention_soft_cap, chunk=kind.chunk)
         grows = spec.temperature is not None and spec.temperature.is_of(kind)
         self.temperature = spec.temperature if grows else None
-        sources = query_key_value_rows(spec, prefix, self.share)
+        rows = query_key_value_rows if kind.has_cache else query_rows
+        sources = rows(spec, prefix, self.share)
         self.qkv = ColumnLinear(sources, spec.hidden_size, spec.qkv_bias, placement, spec.transposed)
         self.output = RowLinear(
             prefix + names.output,
@@ -50,6 +54,9 @@ class Attention(nn.Module):
         )
         self.qk_norm = query_key_norm(spec, layer, self.share, placement)
         self.norm_after_rope = spec.qk_norm_after_rope
+        self.value_norm = (
+            ValueNorm(spec, self.share, placement) if spec.value_norm and kind.has_cache else None
+        )
         self.sinks = Sinks(spec, prefix + names.sinks, placement) if spec.sinks else None
         self.is_gated = spec.gated_attention
         # Of this rank's heads; given by the decoder, which has them on the device once.
@@ -89,7 +96,10 @@ class Attention(nn.Module):
         """Normalise, rotate, store keys and values in the cache, and return the queries; with one op where that can."""
         norm = None if self.qk_norm is None else self.qk_norm.plain
         cache_positions, adapters = inputs.cache_positions, inputs.adapters
-        if rotary is not None and (self.qk_norm is None or norm is not None):
+        has_keys = self.share.num_kv_heads > 0
+        if self.value_norm is not None:
+            self.value_norm(heads[:, -self.share.num_kv_heads :])
+        if has_keys and rotary is not None and (self.qk_norm is None or norm is not None):
             caches, scales = (cache.key, cache.value), cache.scale
             query = rotate_and_store(heads, rotary.cos, rotary.sin, *caches, cache_positions, norm, *scales)
             for rows, own in groups_of(getattr(self.qk_norm, "own", None), adapters):
@@ -107,7 +117,8 @@ class Attention(nn.Module):
             query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
         if self.qk_norm is not None and self.norm_after_rope:
             query_key = self.qk_norm(query_key, adapters)
-        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, cache_positions, *cache.scale)
+        if has_keys:
+            store_kv(query_key[:, num_heads:], value, cache.key, cache.value, cache_positions, *cache.scale)
         return query_key[:, :num_heads]
 
 

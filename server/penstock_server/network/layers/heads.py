@@ -56,6 +56,11 @@ def query_key_value_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list
     return [split, _FUSED[spec.qkv_layout](spec, prefix + names.qkv, share)]
 
 
+def query_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[list[Rows]]:
+    """The same of a layer that makes queries only."""
+    return [_split_rows(spec, prefix, share)[:1]]
+
+
 def pair_order(rotary_dim: int, head_dim: int) -> Arrange:
     """Reorders numbers that are rotated in neighbouring pairs for rotation in halves; scores stay the same."""
     rotated = torch.arange(rotary_dim, device="cpu").view(-1, 2).T.flatten()

@@ -125,6 +125,8 @@ class HeadNorm(nn.Module):
             (self.names[1], spec.num_kv_heads, share.first_kv_head, share.num_kv_heads, share.num_heads),
         )
         for name, total, first, count, row in kinds:
+            if not count:
+                continue
             if "{}" in name:
                 for head in range(count):
                     yield from self._pieces(name.format(first + head), None, 0, row + head, 1)
@@ -169,6 +171,20 @@ class UnitNorm(nn.Module):
     def forward(self, heads: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_tokens, query and key heads, head_dim]."""
         return rms_norm(heads, self.weight, self.eps)
+
+
+class ValueNorm(nn.Module):
+    """The same of the value heads, in place."""
+
+    def __init__(self, spec: ModelSpec, share: HeadShare, placement: Placement) -> None:
+        super().__init__()
+        self.eps = spec.norm.eps
+        shape = (share.num_kv_heads, spec.head_dim)
+        self.weight = torch.ones(shape, dtype=placement.dtype, device="cpu")
+
+    def forward(self, heads: torch.Tensor) -> None:
+        """[num_tokens, value heads, head_dim]."""
+        heads.copy_(rms_norm(heads, self.weight, self.eps))
 
 
 class AllHeadsNorm(nn.Module):

@@ -46,6 +46,9 @@ def _scale(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int) -> tup
         return _scale_dynamic(spec, inv_freq, max_sequence_len), 1.0
     if spec.kind == "ntk_alpha":
         return _scale_base(spec, spec.scaling["alpha"]), 1.0
+    if spec.kind == "proportional":
+        rotates = torch.arange(spec.rotary_dim // 2) < spec.scaling["num_pairs"]
+        return inv_freq * rotates / spec.scaling["factor"], 1.0
     if spec.kind == "linear":
         return inv_freq / spec.scaling["factor"], 1.0
     if spec.kind == "llama3":

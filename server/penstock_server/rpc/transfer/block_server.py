@@ -101,7 +101,7 @@ def _checking(request: wire.Request) -> Callable[[Engine], int]:
 def _checked(engine: Engine, request: wire.Request) -> int:
     """Bytes of a block, if those that are asked for are there and of the same format."""
     cache = engine.cache
-    if request.cache_format != wire.digest(engine.description, cache.pool):
+    if request.cache_format != wire.digest(engine.description, cache.pools):
         raise TransferFailed("its cache has another format")
     if max(request.blocks, default=0) >= cache.num_blocks:
         raise TransferFailed(f"there is no block {max(request.blocks)}")

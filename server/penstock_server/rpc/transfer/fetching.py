@@ -70,7 +70,7 @@ def _asked(engine: Engine, order: pb.FetchBlocksRequest, blocks: list[int]) -> t
         raise TransferFailed(f"there is no block {max(blocks)}")
     if len(order.secret) != wire.SECRET_BYTES:
         raise TransferFailed(f"a secret of {len(order.secret)} bytes is none")
-    cache_format = wire.digest(engine.description, cache.pool)
+    cache_format = wire.digest(engine.description, cache.pools)
     request = wire.Request(order.secret, cache_format, order.source_epoch, list(order.source_blocks))
     return cache.block_bytes, request
 

@@ -8,6 +8,7 @@ what is expected.
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,12 +48,12 @@ class Request(NamedTuple):
     blocks: list[int]
 
 
-def digest(description: Description, pool: torch.Tensor) -> bytes:
-    """Tells caches whose blocks are not the same bytes apart; `pool`: [layers, tensors, num_blocks, ...]."""
-    sizes = (*pool.shape[:2], *pool.shape[3:])
+def digest(description: Description, pools: Sequence[torch.Tensor]) -> bytes:
+    """Tells caches whose blocks are not the same bytes apart; each of the pools: [layers, tensors, num_blocks, ...]."""
+    sizes = [(*pool.shape[:2], *pool.shape[3:]) for pool in pools]
     facts = (
         description.facts.model_type, description.versions.weights, description.rank, description.world_size,
-        description.num_stages, description.attention_backend, str(pool.dtype), sizes,
+        description.num_stages, description.attention_backend, description.kv_cache_dtype, sizes,
     )  # fmt: skip
     return hashlib.sha256(repr(facts).encode()).digest()
 

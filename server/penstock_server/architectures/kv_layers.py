@@ -1,0 +1,91 @@
+"""Which keys and values the layers of a model have, where these are not all alike."""
+
+from typing import Any, NamedTuple
+
+from penstock_server.architectures.family import Family
+from penstock_server.architectures.fields import Fields
+from penstock_server.architectures.spec import KvHeads
+from penstock_server.base.errors import StartError
+
+# Where transformers 5 writes what single layers have.
+_OF_LAYERS = "per_layer_config"
+_MAX_DIM = 1024
+
+
+class KvLayer(NamedTuple):
+    """Of one layer, as in `LayerSpec`."""
+
+    heads: KvHeads | None = None
+    source: int | None = None
+    values_are_keys: bool = False
+
+
+def read_kv_layers(
+    fields: Fields, family: Family, usual: KvHeads, windows: tuple[int | None, ...]
+) -> tuple[KvLayer, ...]:
+    """Per layer; `usual`: heads of the model, `windows`: as in `LayerSpec`."""
+    sources = _sources(fields, family, windows)
+    if family.full_heads is None:
+        return tuple(KvLayer(source=source) for source in sources)
+    values_are_keys = fields.fact(family.full_values_are_keys)
+    full = _full_heads(fields, family.full_heads, usual, values_are_keys)
+    listed = fields.get(_OF_LAYERS, {})
+    if not isinstance(listed, dict):
+        raise fields.error(_OF_LAYERS, listed, "an object with a key for each layer that differs")
+
+    def of_layer(number: int, window: int | None) -> KvLayer:
+        is_full = window is None
+        own = listed.get(str(number))
+        heads = full if is_full and not listed else usual if own is None else _own_heads(fields, own, usual)
+        return KvLayer(None if heads == usual else heads, sources[number], values_are_keys and is_full)
+
+    return tuple(of_layer(number, window) for number, window in enumerate(windows))
+
+
+def _full_heads(fields: Fields, keys: tuple[str, str], usual: KvHeads, values_are_keys: bool) -> KvHeads:
+    number = fields.integer(keys[0], default=usual.number) if values_are_keys else usual.number
+    return KvHeads(number, fields.integer(keys[1], default=usual.dim, high=_MAX_DIM))
+
+
+def _own_heads(fields: Fields, own: Any, usual: KvHeads) -> KvHeads:
+    if not isinstance(own, dict):
+        raise fields.error(_OF_LAYERS, own, "an object for each layer")
+    inner = Fields(own, fields.path)
+    return KvHeads(
+        inner.integer("num_key_value_heads", default=usual.number),
+        inner.integer("head_dim", default=usual.dim, high=_MAX_DIM),
+    )
+
+
+def _sources(fields: Fields, family: Family, windows: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """The layer whose keys and values each reads: the last of its kind before those that have none."""
+    if family.kv_readers is None:
+        return (None,) * len(windows)
+    key = family.kv_readers[0]
+    readers = fields.integer(key, default=0, low=0, high=len(windows))
+    first = len(windows) - readers
+
+    def source(layer: int) -> int | None:
+        if layer < first:
+            return None
+        alike = (other for other in reversed(range(first)) if windows[other] == windows[layer])
+        found = next(alike, None)
+        if found is None:
+            raise fields.error(key, readers, f"fewer: layer {layer} has none of its kind before these")
+        return found
+
+    return tuple(source(layer) for layer in range(len(windows)))
+
+
+def check_heads(fields: Fields, num_heads: int, layers: tuple[KvLayer, ...]) -> None:
+    """Raise StartError where queries cannot be divided among key heads, or a head does not rotate."""
+    for layer in layers:
+        if layer.heads is None:
+            continue
+        if num_heads % layer.heads.number:
+            names = fields.name("num_attention_heads"), fields.name("num_key_value_heads")
+            raise StartError(
+                f"{fields.path}: {names[0]} {num_heads} is no multiple of {names[1]} {layer.heads.number}"
+            )
+        if layer.heads.dim % 2:
+            raise fields.error("head_dim", layer.heads.dim, "an even number")
