@@ -128,8 +128,9 @@ _TAIL = """
 
 - **Rotary scaling**: linear, llama3, yarn, longrope, and the part of a head that rotates in Gemma 4. longrope's
   factors are those for long sequences if the server serves longer ones than the model was first trained with
-  (`--max-total-tokens`), else those for short ones: a token must not depend on how long its sequence became. Dynamic scaling begins where a model's length ends, and
-  sequences go there with `--rope-factor` only; its base is then that of the longest sequence that is served.
+  (`--max-total-tokens`), else those for short ones: a token must not depend on how long its sequence became. Dynamic
+  scaling begins where a model's length ends, and sequences go there with `--rope-factor` only; its base is then that of
+  the longest sequence that is served.
 - **Weights** are read from safetensors, fused or split, and converted to `--dtype` on the way, a slice at a time.
   Names without their first part are found, too, as in a folder that was saved without the head. A tensor that holds
   NaN or infinity is refused. On a CPU, what is stored in `--dtype` already is not read but mapped: it is checked, and
