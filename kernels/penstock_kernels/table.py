@@ -287,6 +287,8 @@ latent_attention = Row(
     gpu="latent_attention.latent_attention",
     gpu_if=_has_tiles_for,
 )
+choose_positions = Row(reference.choose_positions)
+chosen_latent_attention = Row(reference.chosen_latent_attention)
 causal_conv = Row(
     reference.causal_conv,
     native=c_causal_conv.causal_conv,

@@ -67,6 +67,16 @@ def _latents(dtype: torch.dtype, rank: int) -> LatentArguments:
     )
 
 
+def _indexed() -> tuple[Any, ...]:
+    spans = AttentionSpans((1,), (1,), torch.zeros(1, 1, dtype=torch.int32), 4)
+    return _ones(1, 2, 8), _ones(1, 2), _ones(1, 4, 1, 8), spans, 3
+
+
+def _chosen() -> tuple[Any, ...]:
+    ups = _ones(2, 16, 12), _ones(2, 5, 16)
+    return _ones(1, 2, 20), _ones(1, 4, 1, 24), *ups, torch.zeros(1, 3, dtype=torch.int64), 1.0
+
+
 def _stored_latents(dtype: torch.dtype, rank: int) -> tuple[Any, ...]:
     angles, down = _ones(1, 8, dtype=dtype), _ones(1, rank + 8, dtype=dtype)
     norm = _ones(rank, dtype=dtype), 1e-6
@@ -223,6 +233,8 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("paged_attention", (_attention(BF16, FP8),)),
     ("paged_attention", (_attention(BF16, BF16, dim=640),)),
     ("latent_attention", (_latents(FP16, 16),)),
+    ("choose_positions", _indexed()),
+    ("chosen_latent_attention", _chosen()),
     ("latent_attention", (_latents(BF16, 18),)),
     ("rotate_and_store_latents", _stored_latents(BF16, 18)),
     ("causal_conv", _conv(FP16, 12)),
@@ -252,6 +264,8 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
 NO_KERNEL = {
     "activate",
     "all_finite",
+    "choose_positions",
+    "chosen_latent_attention",
     "most_likely",
     "soft_cap",
 }

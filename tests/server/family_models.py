@@ -222,6 +222,18 @@ CASES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"family": "deepseek_v3", **LATENT, **_ROUTED, "rope_parameters": _YARN},
     "deepseek_v3-halves": {"family": "deepseek_v3", **LATENT, **_ROUTED, "rope_interleave": False},
     "deepseek_v3-in-c": {"family": "deepseek_v3", **_LATENT_IN_C, **_ROUTED, "rope_parameters": _YARN},
+    # With smaller ones many keys are worth exactly as little, and which of these are seen is anybody's choice.
+    "deepseek_v32": {
+        "family": "deepseek_v32", **LATENT, **_ROUTED, "index_n_heads": 8, "index_head_dim": 24, "index_topk": 20,
+    },
+    "deepseek_v32-all": {
+        "family": "deepseek_v32", **_LATENT_IN_C, **_ROUTED, "index_n_heads": 8, "index_head_dim": 24,
+        "index_topk": 1000,
+    },
+    "glm_moe_dsa": {
+        "family": "glm_moe_dsa", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1, "index_n_heads": 8,
+        "index_head_dim": 24, "index_topk": 20,
+    },
     "glm4_moe_lite": {"family": "glm4_moe_lite", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1},
     "kimi_k2": {"family": "kimi_k2", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1},
     "minicpm3": {"family": "minicpm3", **LATENT, "v_head_dim": 9, "scale_depth": 1.1, "dim_model_base": 48},
@@ -366,7 +378,6 @@ BORROWED: dict[str, dict[str, Any]] = {
 
 # A sample of those that transformers computes over its own caches: chunks and positions, an index, states.
 KEPT: dict[str, dict[str, Any]] = {
-    # With smaller ones many keys are worth exactly as little, and which of these are seen is anybody's choice.
-    "deepseek_v32": {**LATENT, **_ROUTED, "index_n_heads": 8, "index_head_dim": 24, "index_topk": 20},
+    "diffllama": _EVEN_HEADS,
     "minimax": {**_EVEN_HEADS, "num_local_experts": 4, "layer_types": _HYBRID_LAYERS},
 }  # fmt: skip

@@ -37,7 +37,7 @@ from test_draft_traces import alone
 from thread_ranks import engines, execute_on_all
 
 # In the first two it is one more layer; in the others, whose norms have weights around 0, it lies apart.
-KINDS = ("deepseek_v3", "glm4_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+KINDS = ("deepseek_v3", "deepseek_v32", "glm4_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 NUM_LAYERS = 3
 LAYER_TYPES = ["linear_attention", "full_attention", "linear_attention", "full_attention"]
 

@@ -12,6 +12,7 @@ from penstock_server.architectures.rope import read_ropes, replace_scaling
 from penstock_server.architectures.spec import (
     Activation,
     Factors,
+    IndexSpec,
     KvHeads,
     LatentSpec,
     LayerInputs,
@@ -122,7 +123,7 @@ class _Heads(NamedTuple):
 def _heads(fields: Fields, family: Family) -> _Heads:
     count, hidden_size = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     if family.latent:
-        latent = _latent(fields, hidden_size // count)
+        latent = _latent(fields, family, hidden_size // count)
         return _Heads(count, count, latent.nope_dim + latent.rope_dim, latent)
     return _Heads(count, _num_kv_heads(fields, count), _head_dim(fields, hidden_size, count, family), None)
 
@@ -195,7 +196,7 @@ def _num_kv_heads(fields: Fields, num_heads: int) -> int:
     return num_kv_heads
 
 
-def _latent(fields: Fields, head_size: int) -> LatentSpec:
+def _latent(fields: Fields, family: Family, head_size: int) -> LatentSpec:
     """`head_size`: the hidden size by the number of heads."""
     has_query_rank = fields.get("q_lora_rank") is not None
     rope_dim = fields.integer("qk_rope_head_dim", high=1024)
@@ -207,6 +208,23 @@ def _latent(fields: Fields, head_size: int) -> LatentSpec:
         nope_dim=fields.integer("qk_nope_head_dim", high=1024),
         rope_dim=rope_dim,
         value_dim=fields.integer("v_head_dim", default=head_size, high=1024),
+        index=_index(fields, family, rope_dim) if family.indexed else None,
+    )
+
+
+def _index(fields: Fields, family: Family, rope_dim: int) -> IndexSpec:
+    kinds = fields.get("indexer_types")
+    if kinds is not None and kinds != ["full"] * fields.integer("num_hidden_layers", high=_MAX_LAYERS):
+        expected = "full for each layer; others are computed with --model-impl transformers"
+        raise fields.error("indexer_types", kinds, expected)
+    for key in ("index_topk_freq", "index_topk_pattern"):
+        if kinds is None and fields.get(key) not in (None, 1):
+            raise fields.error(key, fields.get(key), "an index in each layer; use --model-impl transformers")
+    return IndexSpec(
+        fields.integer("index_n_heads"),
+        fields.integer("index_head_dim", low=rope_dim, high=1024),
+        fields.integer("index_topk"),
+        family.interleaved_index,
     )
 
 

@@ -59,6 +59,11 @@ class NameMap:
     latent_down: str = "self_attn.kv_a_proj_with_mqa"
     latent_norm: str = "self_attn.kv_a_layernorm"
     latent_up: str = "self_attn.kv_b_proj"
+    # Of an index of latents.
+    index_query: str = "self_attn.indexer.wq_b"
+    index_key: str = "self_attn.indexer.wk"
+    index_key_norm: str = "self_attn.indexer.k_norm"
+    index_weights: str = "self_attn.indexer.weights_proj"
     # `{}` is the number of the head where every head has its own.
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
@@ -236,6 +241,9 @@ class Family:
     sinks: bool = False
     # Keys and values are made of a compressed vector, which is what the cache holds.
     latent: bool = False
+    # Queries see the best positions only, as an index chooses them; whether its heads rotate in neighbouring pairs.
+    indexed: bool = False
+    interleaved_index: bool = False
     # The queries' projection also makes a gate of what each head finds.
     gated_attention: bool = False
     # Keys of the key heads and the size of heads in layers that see everything; the first counts where values are made

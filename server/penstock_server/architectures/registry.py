@@ -11,7 +11,9 @@ from penstock_server.architectures.families.cohere import COHERE, COHERE2
 from penstock_server.architectures.families.deepseek import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    DEEPSEEK_V32,
     GLM4_MOE_LITE,
+    GLM_MOE_DSA,
     KIMI_K2,
     MINICPM3,
     YOUTU,
@@ -91,7 +93,7 @@ _ROWS = (
     SMOLLM3, YOUTU, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITEMOEHYBRID, BAMBA, MAMBA2, NEMOTRON_H, FALCON_H1,
     LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO, LLAMA4_TEXT, KIMI_LINEAR, BAICHUAN,
     XVERSE, MINISTRAL3, MISTRAL4, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, GLM4V, GLM4V_MOE,
-    GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT,
+    GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT, DEEPSEEK_V32, GLM_MOE_DSA,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

@@ -92,6 +92,16 @@ class LayerSpec:
         return self.has_attention and self.kv_source is None
 
 
+class IndexSpec(NamedTuple):
+    """Attention to the `top_k` best positions of a context alone, which heads of their own choose."""
+
+    num_heads: int
+    dim: int
+    top_k: int
+    # Its heads rotate in neighbouring pairs.
+    interleaved_rope: bool
+
+
 @dataclass(frozen=True, slots=True)
 class LatentSpec:
     """Attention over latents: what is cached of a token is a vector of `rank` numbers and `rope_dim` rotated ones."""
@@ -103,6 +113,8 @@ class LatentSpec:
     nope_dim: int
     rope_dim: int
     value_dim: int
+    # None: queries see all of their context.
+    index: IndexSpec | None = None
 
 
 class TemperatureSpec(NamedTuple):

@@ -308,8 +308,8 @@ class Decoder(nn.Module):
         for module in self.modules():
             if isinstance(module, UnitNorm | ValueNorm):
                 module.weight = module.weight.to(device)
-        served_len = max_sequence_len or spec.max_sequence_len
-        self.rotaries = [Rotary(rope, served_len, device) for rope in spec.ropes]
+        self.served_len = max_sequence_len or spec.max_sequence_len
+        self.rotaries = [Rotary(rope, self.served_len, device) for rope in spec.ropes]
         # Rounded to the type of the weights, as in training.
         self.embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=placement.dtype))
 
@@ -317,8 +317,9 @@ class Decoder(nn.Module):
         """Of the layers that are here and keep keys and values, or latents."""
         kept = [number for number in self._numbers if spec.layers[number].has_cache]
         if spec.latent is not None:
-            latents = KvHeads(1, spec.latent.rank + spec.latent.rope_dim)
-            return CacheShape((latents,) * len(kept), num_tensors=1)
+            latents, index = KvHeads(1, spec.latent.rank + spec.latent.rope_dim), spec.latent.index
+            each = (latents,) if index is None else (latents, KvHeads(1, index.dim))
+            return CacheShape(each * len(kept), num_tensors=1)
         totals = (spec.kv_heads[number] for number in kept)
         return CacheShape(
             tuple(
@@ -370,7 +371,11 @@ class Decoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """As in `Model`. On CUDA experts of few bits may need counts on the host."""
+        """As in `Model`. On CUDA experts of few bits may need counts on the host. An index needs lengths there, where
+        sequences may be longer than what it chooses."""
+        index = None if self.spec.latent is None else self.spec.latent.index
+        if index is not None and self.served_len > index.top_k:
+            return False
         experts = (module for module in self.modules() if isinstance(module, Experts))
         return all(module.captures(self._device) for module in experts)
 
@@ -392,7 +397,7 @@ class Decoder(nn.Module):
                 x, is_share = (self.group.all_reduce(x) if is_share else x), False
                 inputs.taps.take(number, residual, x)
             if kind.has_cache:
-                kept[number] = next(caches)
+                kept[number] = next_cache(caches, self.spec)
             memory = Memory(
                 kept[number if kind.has_cache else kind.kv_source] if kind.has_attention else None,
                 next(states) if kind.is_recurrent else None,
@@ -431,6 +436,13 @@ class Decoder(nn.Module):
             logits = logits * self.spec.logit_scale
         cap = self.spec.logit_soft_cap
         return logits if cap is None else soft_cap(logits, cap)
+
+
+def next_cache(caches: Iterator[LayerCache], spec: ModelSpec) -> LayerCache:
+    """That of the next layer, with the keys of its index where it has one."""
+    cache = next(caches)
+    has_index = spec.latent is not None and spec.latent.index is not None
+    return cache._replace(index_key=next(caches).key) if has_index else cache
 
 
 def _recurrent_spans(inputs: ForwardInput) -> RecurrentSpans:

@@ -41,6 +41,8 @@ class LayerCache(NamedTuple):
     scale: KvScale
     attend: Attend
     attend_latents: AttendLatents
+    # The keys of an index of latents: [num_blocks, block_size, 1, index_dim].
+    index_key: torch.Tensor | None = None
 
 
 class KVCache:

@@ -13,7 +13,7 @@ from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
 from penstock_server.files.mtp_folder import MtpNames
-from penstock_server.network.decoder import Decoder, DecoderLayer, Memory
+from penstock_server.network.decoder import Decoder, DecoderLayer, Memory, next_cache
 from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.layers.linear import ColumnLinear, Rows
@@ -43,10 +43,11 @@ class MtpHead(nn.Module):
         """`spec`: of the model with this layer behind its own, as it is named."""
         super().__init__()
         number, size = spec.num_layers - 1, spec.hidden_size
+        self._spec = spec
         self.facts: ModelFacts = replace(target.spec, max_sequence_len=max_sequence_len)
         self.capturable = target.capturable
         self.num_heads, self.dtype = target.num_heads, placement.dtype
-        self.cache_shape: CacheShape = target.cache_shape._replace(heads=target.cache_shape.heads[:1])
+        self.cache_shape: CacheShape = _one_layer(target)
         self.reads, self.returns = TapShape((number,), size), TapShape((1,), size)
 
         def norm(name: str) -> Norm:
@@ -74,7 +75,8 @@ class MtpHead(nn.Module):
         embedded = self.embedding_norm(self._embed(inputs.token_ids))
         x = self.joined(torch.cat((embedded, self.hidden_norm(inputs.given)), dim=-1))
         residual = torch.zeros_like(x)
-        residual.add_(self.layer(x, residual, inputs, table, Memory(cache.layers[0], None, None)))
+        memory = Memory(next_cache(iter(cache.layers), self._spec), None, None)
+        residual.add_(self.layer(x, residual, inputs, table, memory))
         if inputs.taps is not None:
             inputs.taps.take(1, residual)
         return residual
@@ -87,3 +89,10 @@ class MtpHead(nn.Module):
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """As `Model`."""
         return self._scores(self.norm(hidden))
+
+
+def _one_layer(target: Decoder) -> CacheShape:
+    """The cache of one of its layers."""
+    shape = target.cache_shape
+    kept = sum(kind.has_cache for kind in target.kinds)
+    return shape._replace(heads=shape.heads[: shape.num_layers // max(kept, 1)])

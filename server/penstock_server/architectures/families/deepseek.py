@@ -70,6 +70,34 @@ def with_sparse_layers(family: Family, raw: dict[str, Any]) -> Family:
     )
 
 
+DEEPSEEK_V32 = replace(
+    DEEPSEEK_V3,
+    model_type="deepseek_v32",
+    title="DeepSeek-V3.2",
+    indexed=True,
+    defaults={
+        **DEEPSEEK_V3.defaults,
+        "index_topk": 2048,
+        "index_head_dim": 128,
+        "index_n_heads": 64,
+        "max_position_embeddings": 163840,
+    },
+    adapt=with_sparse_layers,
+)
+GLM_MOE_DSA = replace(
+    DEEPSEEK_V32,
+    model_type="glm_moe_dsa",
+    title="GLM-5",
+    interleaved_index=True,
+    defaults={
+        **DEEPSEEK_V32.defaults,
+        "rms_norm_eps": 1e-5,
+        "n_group": 1,
+        "topk_group": 1,
+        "index_n_heads": 32,
+        "max_position_embeddings": 202752,
+    },
+)
 GLM4_MOE_LITE = replace(
     DEEPSEEK_V3,
     model_type="glm4_moe_lite",

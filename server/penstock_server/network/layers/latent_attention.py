@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from penstock_kernels import AdapterRows, latent_attention, rotate_and_store_latents
+from penstock_kernels import AdapterRows, chosen_latent_attention, latent_attention, rotate_and_store_latents
 from torch import nn
 
 from penstock_server.architectures.spec import LatentSpec, ModelSpec
@@ -15,6 +15,7 @@ from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import LayerCache
 from penstock_server.network.layers.attention import grown
 from penstock_server.network.layers.heads import HeadShare, pair_order, share_heads
+from penstock_server.network.layers.indexer import Indexer
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows
 from penstock_server.network.layers.norm import Norm
 from penstock_server.network.layers.own_weights import groups_of
@@ -42,6 +43,8 @@ class LatentAttention(nn.Module):
         self.down = ColumnLinear([[down]], spec.hidden_size, spec.qkv_bias, placement)
         self.norm = Norm(prefix + spec.names.latent_norm, spec.latent.rank, norm, placement)
         self.up = WaysUp(spec, spec.latent, prefix, placement)
+        index = spec.latent.index
+        self.indexer = None if index is None else Indexer(spec, spec.latent, index, prefix, placement)
         self.output = RowLinear(
             prefix + spec.names.output,
             spec.num_heads * spec.latent.value_dim,
@@ -54,7 +57,8 @@ class LatentAttention(nn.Module):
         self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
     ) -> torch.Tensor:
         cos, sin = rotary or (None, None)
-        query, down = self.query(x, inputs.adapters), self.down(x, inputs.adapters)
+        small = self.query.small(x, inputs.adapters)
+        query, down = self.query(small, inputs.adapters), self.down(x, inputs.adapters)
         if self.temperature is not None:
             query = grown(query, self.temperature, inputs)
         eps, places = self.norm.spec.eps, inputs.cache_positions
@@ -65,8 +69,17 @@ class LatentAttention(nn.Module):
             cos, sin = (None, None) if rotary is None else (rotary.cos[rows], rotary.sin[rows])
             norm = own["weight"], eps
             rotate_and_store_latents(unused, down[rows], norm, cos, sin, cache.key, places[rows])
-        rest = inputs.spans, self.scale, cache.attend_latents
-        attended = latent_attention(query, cache.key, self.up.key, self.up.value, *rest)
+        chosen = None
+        if self.indexer is not None:
+            assert cache.index_key is not None, "the index has a cache of its own"
+            self.indexer.store(x, rotary, cache.index_key, inputs)
+            chosen = self.indexer.choose(x, small, rotary, cache.index_key, inputs)
+        if chosen is None:
+            rest = inputs.spans, self.scale, cache.attend_latents
+            attended = latent_attention(query, cache.key, self.up.key, self.up.value, *rest)
+        else:
+            ups = self.up.key, self.up.value
+            attended = chosen_latent_attention(query, cache.key, *ups, chosen, self.scale)
         return self.output(attended.view(x.shape[0], -1), inputs.adapters)  # type: ignore[no-any-return]
 
 
@@ -89,10 +102,13 @@ class Queries(nn.Module):
         rows = Rows(prefix + name, spec.num_heads * dim, first, end, _last_pairs(spec, latent, dim))
         self.up = ColumnLinear([[rows]], width, False, placement)
 
-    def forward(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
-        small = x if self.down is None else self.norm(self.down(x, adapters), adapters=adapters)
+    def small(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
+        """The vectors that they are made of."""
+        return x if self.down is None else self.norm(self.down(x, adapters), adapters=adapters)
+
+    def forward(self, small: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         queries: torch.Tensor = self.up(small, adapters)
-        return queries.view(len(x), -1, self.dim)
+        return queries.view(len(small), -1, self.dim)
 
 
 class WaysUp(nn.Module):
