@@ -65,12 +65,13 @@ def test_prefill_on_hopper_keeps_three_tiles_or_more(table: dict[str, Any]) -> N
     """Registers allow one program on a multiprocessor, so all of its shared memory is for loads under way."""
     rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
     few = {row["case"] for row in rows if row["buffers"] < 3 or row["num_warps"] != 8}
-    assert few == {"prefill 128 fp32"}
+    # More rows of 512 numbers spill, and fewer leave the matrix units of Hopper unused.
+    assert few == {"prefill 128 fp32", "prefill 512"}
 
 
 def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
     rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
-    assert [row["case"] for row in rows if not row["hgmma"]] == ["prefill 128 fp32"]
+    assert {row["case"] for row in rows if not row["hgmma"]} == {"prefill 128 fp32", "prefill 512"}
 
 
 def test_prompts_of_recurrent_layers_use_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from penstock_kernels.gpu.attention_math import (
 )
 from penstock_kernels.gpu.attention_parts import combine, empty_parts
 from penstock_kernels.gpu.chain import begin, chained
-from penstock_kernels.gpu.tiles import decode_tile, processor
+from penstock_kernels.gpu.tiles import DECODE_KEYS, decode_tile, processor
 from penstock_kernels.gpu.work_map import WorkMap
 
 
@@ -52,7 +52,7 @@ def _decode_attention_kernel(
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr, HAS_SINK: tl.constexpr, HAS_SLOPES: tl.constexpr, HAS_TREE: tl.constexpr,
-    CHAINED: tl.constexpr,
+    TILE_KEYS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     begin(CHAINED)
     # The key heads of an item run side by side: their keys are neighbours in memory.
@@ -67,8 +67,9 @@ def _decode_attention_kernel(
     if row_tile * BLOCK_ROWS >= query_len * GROUP:
         return
     context_len = tl.load(context_ptr + span)
-    first_tile = tl.load(item_ptr + 4 * item + 1)
-    end_tile = tl.load(item_ptr + 4 * item + 2)
+    # The work map counts in tiles of TILE_KEYS, the loop below in those of this kernel, which may be parts of them.
+    first_tile = tl.load(item_ptr + 4 * item + 1) * (TILE_KEYS // BLOCK_KEYS)
+    end_tile = tl.load(item_ptr + 4 * item + 2) * (TILE_KEYS // BLOCK_KEYS)
     tokens, heads = rows // GROUP, kv_head * GROUP + rows % GROUP
     is_row = tokens < query_len
     columns = tl.arange(0, BLOCK_DIM)
@@ -121,6 +122,7 @@ def decode_attention(call: AttentionCall, work: WorkMap) -> None:
         *parts,
         call.num_kv_heads,
         HAS_TREE=tree is not None,
+        TILE_KEYS=DECODE_KEYS,
         **call.constants(tile),
         **chained(query.device),
     )

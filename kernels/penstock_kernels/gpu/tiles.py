@@ -51,9 +51,9 @@ def decode_tile(block_dim: int, num_rows: int, element_bytes: int, shared_bytes:
     rows = min(max(num_rows, 16), 64)
     if element_bytes == 4:
         return Tile(min(rows, 32 if block_dim < 256 else 16), DECODE_KEYS, 8, 1)
-    # 144 to 164 KB of shared memory: less has none for such heads, see `takes_heads`.
+    # 145 KB of shared memory: less has none for such heads, see `takes_heads`.
     if block_dim > SMALL_HEADS:
-        return Tile(min(rows, 32 if shared_bytes >= SHARED_HOPPER else 16), DECODE_KEYS, 8, 2)
+        return Tile(16, DECODE_KEYS // 2, 4, 3)
     # Three stages keep two tiles of keys and values: 64 KB with columns of 128, 128 KB with 256.
     if block_dim > 128:
         return Tile(min(rows, 32), DECODE_KEYS, 4, 3 if shared_bytes >= SHARED_AMPERE else 2)
