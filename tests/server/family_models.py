@@ -234,6 +234,10 @@ CASES: dict[str, dict[str, Any]] = {
         "family": "glm_moe_dsa", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1, "index_n_heads": 8,
         "index_head_dim": 24, "index_topk": 20,
     },
+    "glm_moe_dsa-shared": {
+        "family": "glm_moe_dsa", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1, "index_n_heads": 8,
+        "index_head_dim": 24, "index_topk": 20, "indexer_types": ["full", "shared", "full"],
+    },
     "glm4_moe_lite": {"family": "glm4_moe_lite", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1},
     "kimi_k2": {"family": "kimi_k2", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1},
     "minicpm3": {"family": "minicpm3", **LATENT, "v_head_dim": 9, "scale_depth": 1.1, "dim_model_base": 48},

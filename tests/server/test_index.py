@@ -12,8 +12,11 @@ from driver import make_engine
 from family_models import CASES
 from penstock_kernels import AttentionSpans, choose_positions, chosen_latent_attention, latent_attention
 from penstock_kernels.reference import chosen_latents
+from penstock_server.architectures.fields import Fields
+from penstock_server.architectures.kv_layers import read_index_sources
 from penstock_server.architectures.registry import load_spec
 from penstock_server.base.errors import StartError
+from transformers import CONFIG_MAPPING
 
 BLOCK = 4
 # Query and context lengths: a decode, a prompt, one behind a cached prefix, nothing.
@@ -25,7 +28,8 @@ class Step:
 
     def __init__(self, width: int) -> None:
         torch.manual_seed(0)
-        self.spans = AttentionSpans(*zip(*LENS, strict=True), self._tables(), BLOCK)
+        queries, contexts = zip(*LENS, strict=True)
+        self.spans = AttentionSpans(queries, contexts, self._tables(), BLOCK)
         self.cache = torch.full((12, BLOCK, 1, width), float("nan"))
         for span, (_, context_len) in enumerate(LENS):
             self.flat(self.cache)[self.positions(span, context_len)] = torch.randn(context_len, width)
@@ -110,12 +114,21 @@ def test_steps_are_captured_where_all_is_seen(saved_model: Callable[..., Any]) -
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"indexer_types": ["full", "shared", "full"]}, "indexer_types is .*; expected full for each layer"),
         (
-            {"indexer_types": None, "index_topk_freq": 2},
-            "index_topk_freq is 2; expected an index in each layer",
+            {"indexer_types": ["full", "half", "full"]},
+            "indexer_types is .*; expected full or shared for each",
+        ),
+        (
+            {"indexer_types": ["shared", "full", "full"]},
+            "indexer_types is .*; expected full for the first layer",
+        ),
+        ({"indexer_types": None, "index_topk_pattern": "FS"}, "indexer_types is .* for each of the 3 layers"),
+        (
+            {"indexer_types": None, "index_topk_freq": 0},
+            "index_topk_freq is 0; expected a whole number from 1",
         ),
         ({"index_head_dim": 5}, "index_head_dim is 5; expected a whole number from 6 to 1024"),
+        ({"q_lora_rank": None}, "q_lora_rank is None; expected a whole number: the index"),
         ({"index_topk": 0}, "index_topk is 0; expected a whole number from 1"),
     ],
 )
@@ -126,3 +139,23 @@ def test_an_index_that_is_not_known_is_refused(keys: dict[str, Any], message: st
     path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
     with pytest.raises(StartError, match=message):
         load_spec(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sources"),
+    [
+        ({}, (None,) * 6),
+        ({"index_topk_freq": 2}, (None, None, 1, None, 3, None)),
+        ({"index_topk_freq": 3, "index_skip_topk_offset": 1}, (None, 0, 0, None, 3, 3)),
+        ({"index_topk_pattern": "FSSFSF"}, (None, 0, 0, None, 3, None)),
+        ({"index_topk_pattern": ["full", "shared", "full", "full", "full", "full"]}, (None, 0, *(None,) * 4)),
+    ],
+)
+def test_how_layers_share_an_index_is_read_as_transformers_reads_it(
+    keys: dict[str, Any], sources: tuple[int | None, ...]
+) -> None:
+    found = read_index_sources(Fields(keys, Path("config.json")), 6)
+    assert found == sources
+    usual: Any = CONFIG_MAPPING["glm_moe_dsa"]
+    kinds = usual(num_hidden_layers=6, **keys).indexer_types
+    assert ["full" if source is None else "shared" for source in found] == kinds

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from penstock_server.architectures.family import Experts, Family, QkNorm
 from penstock_server.architectures.fields import Fields, read_json
-from penstock_server.architectures.kv_layers import check_heads, read_kv_layers
+from penstock_server.architectures.kv_layers import check_heads, read_index_sources, read_kv_layers
 from penstock_server.architectures.recurrent import read_parts, read_recurrent
 from penstock_server.architectures.rope import read_ropes, replace_scaling
 from penstock_server.architectures.spec import (
@@ -213,13 +213,8 @@ def _latent(fields: Fields, family: Family, head_size: int) -> LatentSpec:
 
 
 def _index(fields: Fields, family: Family, rope_dim: int) -> IndexSpec:
-    kinds = fields.get("indexer_types")
-    if kinds is not None and kinds != ["full"] * fields.integer("num_hidden_layers", high=_MAX_LAYERS):
-        expected = "full for each layer; others are computed with --model-impl transformers"
-        raise fields.error("indexer_types", kinds, expected)
-    for key in ("index_topk_freq", "index_topk_pattern"):
-        if kinds is None and fields.get(key) not in (None, 1):
-            raise fields.error(key, fields.get(key), "an index in each layer; use --model-impl transformers")
+    if fields.get("q_lora_rank") is None:
+        raise fields.error("q_lora_rank", None, "a whole number: the index makes its queries of that vector")
     return IndexSpec(
         fields.integer("index_n_heads"),
         fields.integer("index_head_dim", low=rope_dim, high=1024),
@@ -305,6 +300,7 @@ def _layers(fields: Fields, family: Family, usual: KvHeads) -> tuple[LayerSpec, 
     kv_layers = read_kv_layers(fields, family, usual, windows)
     check_heads(fields, fields.integer("num_attention_heads"), kv_layers)
     has_experts = _has_experts(fields, family.experts)
+    index_sources = read_index_sources(fields, num_layers) if family.indexed else (None,) * num_layers
     wide = 2 * fields.integer("intermediate_size") if _has_wide_readers(fields, family) else None
 
     def is_sparse(layer: int) -> bool:
@@ -324,6 +320,7 @@ def _layers(fields: Fields, family: Family, usual: KvHeads) -> tuple[LayerSpec, 
             kv_heads=kv_layers[layer].heads,
             kv_source=kv_layers[layer].source,
             values_are_keys=kv_layers[layer].values_are_keys,
+            index_source=index_sources[layer],
             intermediate_size=None if kv_layers[layer].source is None else wide,
         )
         for layer, window in enumerate(windows)

@@ -89,3 +89,31 @@ def check_heads(fields: Fields, num_heads: int, layers: tuple[KvLayer, ...]) -> 
             )
         if layer.heads.dim % 2:
             raise fields.error("head_dim", layer.heads.dim, "an even number")
+
+
+def read_index_sources(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
+    """The layer whose index chooses for each; None: its own. GLM-5 names every layer, or says how they follow."""
+    kinds = fields.get("indexer_types")
+    if kinds is None:
+        kinds = _kinds_of_index(fields, num_layers)
+    known = ("full", "shared")
+    if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in known for kind in kinds):
+        raise fields.error("indexer_types", kinds, f"full or shared for each of the {num_layers} layers")
+    if kinds[0] == "shared":
+        raise fields.error("indexer_types", kinds, "full for the first layer")
+    own = [layer for layer, kind in enumerate(kinds) if kind == "full"]
+    return tuple(
+        None if kind == "full" else max(source for source in own if source < layer)
+        for layer, kind in enumerate(kinds)
+    )
+
+
+def _kinds_of_index(fields: Fields, num_layers: int) -> Any:
+    pattern = fields.get("index_topk_pattern")
+    if isinstance(pattern, str):
+        return [{"F": "full", "S": "shared"}.get(letter) for letter in pattern]
+    if pattern is not None:
+        return pattern
+    every = fields.integer("index_topk_freq", default=1)
+    offset = fields.integer("index_skip_topk_offset", default=2, low=0)
+    return ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(num_layers)]

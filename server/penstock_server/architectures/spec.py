@@ -83,6 +83,8 @@ class LayerSpec:
     kv_source: int | None = None
     # Values are made as keys are.
     values_are_keys: bool = False
+    # The layer before it whose index of latents chooses for it, too; None: its own, if the model has one.
+    index_source: int | None = None
     # Of its dense feed-forward, where it is another one than the model's.
     intermediate_size: int | None = None
 

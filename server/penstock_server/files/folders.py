@@ -45,7 +45,7 @@ def _check_stages(config: ServerConfig, folder: ModelFolder) -> None:
             "leave it out"
         )
     if folder.spec.layer_inputs is not None or any(
-        layer.kv_source is not None for layer in folder.spec.layers
+        layer.kv_source is not None or layer.index_source is not None for layer in folder.spec.layers
     ):
         raise StartError(
             f"{flag}: layers of {folder.model_type} read what another one, or the first stage, has made; leave it out"

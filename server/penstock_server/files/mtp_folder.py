@@ -74,6 +74,8 @@ def _names(spec: ModelSpec) -> MtpNames:
 def _kind(checkpoint: Checkpoint, names: MtpNames, spec: ModelSpec) -> LayerSpec:
     """As the last layer of the model that attends; apart from these it may be dense where they are not."""
     kind = next(layer for layer in reversed(spec.layers) if layer.has_attention)
+    # An index is its own: nothing is computed before it from which it could take one.
+    kind = replace(kind, index_source=None)
     if not spec.names.mtp:
         return kind
     return replace(kind, is_sparse=checkpoint.has(f"{names.layer}{spec.names.router}.weight"))

@@ -9,7 +9,7 @@ import torch
 from penstock_kernels import AdapterRows, AttentionSpans, InputNorm, RecurrentSpans, soft_cap
 from torch import nn
 
-from penstock_server.architectures.spec import CacheShape, KvHeads, ModelFacts, ModelSpec
+from penstock_server.architectures.spec import CacheShape, KvHeads, LayerSpec, ModelFacts, ModelSpec
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache, LayerCache
 from penstock_server.network.layers.attention import Attention
@@ -318,8 +318,12 @@ class Decoder(nn.Module):
         kept = [number for number in self._numbers if spec.layers[number].has_cache]
         if spec.latent is not None:
             latents, index = KvHeads(1, spec.latent.rank + spec.latent.rope_dim), spec.latent.index
-            each = (latents,) if index is None else (latents, KvHeads(1, index.dim))
-            return CacheShape(each * len(kept), num_tensors=1)
+            heads = []
+            for number in kept:
+                heads.append(latents)
+                if index is not None and spec.layers[number].index_source is None:
+                    heads.append(KvHeads(1, index.dim))
+            return CacheShape(tuple(heads), num_tensors=1)
         totals = (spec.kv_heads[number] for number in kept)
         return CacheShape(
             tuple(
@@ -388,6 +392,7 @@ class Decoder(nn.Module):
         caches = iter(cache.layers)
         # By layer.
         kept: dict[int | None, LayerCache] = {}
+        chosen: dict[int, torch.Tensor | None] = {}
         states = iter(cache.states.layers if isinstance(cache.states, States) else ())
         spans = None if cache.states is None else _recurrent_spans(inputs)
         is_share: bool = False
@@ -397,7 +402,7 @@ class Decoder(nn.Module):
                 x, is_share = (self.group.all_reduce(x) if is_share else x), False
                 inputs.taps.take(number, residual, x)
             if kind.has_cache:
-                kept[number] = next_cache(caches, self.spec)
+                kept[number] = next_cache(caches, self.spec, kind, chosen)
             memory = Memory(
                 kept[number if kind.has_cache else kind.kv_source] if kind.has_attention else None,
                 next(states) if kind.is_recurrent else None,
@@ -438,11 +443,18 @@ class Decoder(nn.Module):
         return logits if cap is None else soft_cap(logits, cap)
 
 
-def next_cache(caches: Iterator[LayerCache], spec: ModelSpec) -> LayerCache:
-    """That of the next layer, with the keys of its index where it has one."""
+def next_cache(
+    caches: Iterator[LayerCache],
+    spec: ModelSpec,
+    kind: LayerSpec,
+    chosen: dict[int, torch.Tensor | None],
+) -> LayerCache:
+    """That of the next layer, with the keys of its index where it has one. `chosen`: as in `LayerCache`."""
     cache = next(caches)
-    has_index = spec.latent is not None and spec.latent.index is not None
-    return cache._replace(index_key=next(caches).key) if has_index else cache
+    if spec.latent is None or spec.latent.index is None:
+        return cache
+    key = next(caches).key if kind.index_source is None else None
+    return cache._replace(index_key=key, chosen=chosen)
 
 
 def _recurrent_spans(inputs: ForwardInput) -> RecurrentSpans:

@@ -43,6 +43,8 @@ class LayerCache(NamedTuple):
     attend_latents: AttendLatents
     # The keys of an index of latents: [num_blocks, block_size, 1, index_dim].
     index_key: torch.Tensor | None = None
+    # What the indexes of the layers before chose in this pass, by layer.
+    chosen: dict[int, torch.Tensor | None] | None = None
 
 
 class KVCache:

@@ -75,7 +75,7 @@ class MtpHead(nn.Module):
         embedded = self.embedding_norm(self._embed(inputs.token_ids))
         x = self.joined(torch.cat((embedded, self.hidden_norm(inputs.given)), dim=-1))
         residual = torch.zeros_like(x)
-        memory = Memory(next_cache(iter(cache.layers), self._spec), None, None)
+        memory = Memory(next_cache(iter(cache.layers), self._spec, self._spec.layers[-1], {}), None, None)
         residual.add_(self.layer(x, residual, inputs, table, memory))
         if inputs.taps is not None:
             inputs.taps.take(1, residual)
@@ -93,6 +93,6 @@ class MtpHead(nn.Module):
 
 def _one_layer(target: Decoder) -> CacheShape:
     """The cache of one of its layers."""
-    shape = target.cache_shape
-    kept = sum(kind.has_cache for kind in target.kinds)
-    return shape._replace(heads=shape.heads[: shape.num_layers // max(kept, 1)])
+    shape, latent = target.cache_shape, target.spec.latent
+    count = 1 if latent is None or latent.index is None else 2
+    return shape._replace(heads=shape.heads[:count])

@@ -44,7 +44,9 @@ class LatentAttention(nn.Module):
         self.norm = Norm(prefix + spec.names.latent_norm, spec.latent.rank, norm, placement)
         self.up = WaysUp(spec, spec.latent, prefix, placement)
         index = spec.latent.index
-        self.indexer = None if index is None else Indexer(spec, spec.latent, index, prefix, placement)
+        self.layer, self.index_source = layer, spec.layers[layer].index_source
+        has_index = index is not None and self.index_source is None
+        self.indexer = Indexer(spec, spec.latent, index, prefix, placement) if index and has_index else None
         self.output = RowLinear(
             prefix + spec.names.output,
             spec.num_heads * spec.latent.value_dim,
@@ -69,11 +71,7 @@ class LatentAttention(nn.Module):
             cos, sin = (None, None) if rotary is None else (rotary.cos[rows], rotary.sin[rows])
             norm = own["weight"], eps
             rotate_and_store_latents(unused, down[rows], norm, cos, sin, cache.key, places[rows])
-        chosen = None
-        if self.indexer is not None:
-            assert cache.index_key is not None, "the index has a cache of its own"
-            self.indexer.store(x, rotary, cache.index_key, inputs)
-            chosen = self.indexer.choose(x, small, rotary, cache.index_key, inputs)
+        chosen = self._chosen(x, small, inputs, rotary, cache)
         if chosen is None:
             rest = inputs.spans, self.scale, cache.attend_latents
             attended = latent_attention(query, cache.key, self.up.key, self.up.value, *rest)
@@ -81,6 +79,26 @@ class LatentAttention(nn.Module):
             ups = self.up.key, self.up.value
             attended = chosen_latent_attention(query, cache.key, *ups, chosen, self.scale)
         return self.output(attended.view(x.shape[0], -1), inputs.adapters)  # type: ignore[no-any-return]
+
+    def _chosen(
+        self,
+        x: torch.Tensor,
+        small: torch.Tensor,
+        inputs: ForwardInput,
+        rotary: RotaryTable | None,
+        cache: LayerCache,
+    ) -> torch.Tensor | None:
+        """The positions to which each query attends; None: all that it sees."""
+        if self.index_source is not None:
+            assert cache.chosen is not None, "layers before it chose"
+            return cache.chosen[self.index_source]
+        if self.indexer is None:
+            return None
+        assert cache.index_key is not None, "the index has a cache of its own"
+        assert cache.chosen is not None, "layers behind it may see what it chooses"
+        self.indexer.store(x, rotary, cache.index_key, inputs)
+        cache.chosen[self.layer] = chosen = self.indexer.choose(x, small, rotary, cache.index_key, inputs)
+        return chosen
 
 
 class Queries(nn.Module):
