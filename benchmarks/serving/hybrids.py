@@ -1,4 +1,4 @@
-"""Models with recurrent layers or latents: what a token costs at any context, and tokens a second over HTTP.
+"""Models with recurrent layers, latents or unlike layers: what a token costs at any context, and tokens a second.
 
 The cost is that of the recurrent layers of one engine in this process, timed layer by layer in a decode step, while
 three sequences of very different lengths take turns; of latents that of a whole step (`latents`). Tokens a second are
@@ -41,11 +41,12 @@ _FLOORS, _FLOORS_OF_LLAMA_CPP = {1: 2.0, 4: 2.0}, {1: 1.0, 4: 1.0}
 _SHAPES: tuple[tuple[str, Callable[[Path], Path], tuple[str, ...]], ...] = (
     ("Qwen3-Next's shape", random_model.make_next, ("--no-mtp",)),
     ("DeepSeek's shape", random_model.make_latent, ()),
+    ("Gemma 4's shape", random_model.make_unlike_layers, ()),
 )
 
 
 def measure() -> list[Figure]:
-    """First the cost of a token, then both shapes."""
+    """First the cost of a token, then all shapes."""
     figures = [*_cost_of_a_token(), *latents.steps()]
     for name, make, flags in _SHAPES:
         with TemporaryDirectory() as temporary:

@@ -2,7 +2,7 @@
 
 `make` writes a Llama with a long context, 8 layers, 256 wide, and a token for each ASCII character; `make_hybrid` one
 of that size of which three layers in four are recurrent, `make_long_hybrid` a smaller one for long contexts;
-`make_next` and `make_latent` have the shapes of Qwen3-Next and DeepSeek V3 in small.
+`make_next`, `make_latent` and `make_unlike_layers` have the shapes of Qwen3-Next, DeepSeek V3 and Gemma 4 in small.
 """
 
 import json
@@ -14,6 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PretrainedConfig,
@@ -117,6 +119,30 @@ def make_latent(folder: Path) -> Path:
     # As in published files; transformers knows no other.
     config.scoring_func = "sigmoid"
     return _save(folder, _tokenizer(), DeepseekV3ForCausalLM, config)
+
+
+def make_unlike_layers(folder: Path) -> Path:
+    """Gemma 4's shape: heads of two sizes, an embedding for each layer, layers that read the keys of others."""
+    config_class: Any = Gemma4TextConfig
+    config = config_class(
+        vocab_size=8192,
+        vocab_size_per_layer_input=8192,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=12,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=64,
+        global_head_dim=128,
+        sliding_window=512,
+        hidden_size_per_layer_input=64,
+        num_kv_shared_layers=4,
+        max_position_embeddings=CONTEXT_LEN,
+        final_logit_softcapping=30.0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return _save(folder, _tokenizer(), Gemma4ForCausalLM, config)
 
 
 def _save(folder: Path, tokenizer: Tokenizer, architecture: Any, config: PretrainedConfig) -> Path:

@@ -51,7 +51,7 @@ def written_by_4(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 # Which transformers 4 did not know, and whose rotary numbers it could not have written.
-_NEW = ("gemma4_text", "gemma4_unified_text")
+_NEW = ("gemma4_text", "gemma4_unified_text", "ministral3", "mistral4")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from penstock_server.network.kv_cache import CacheFormat, KVCache, block_bytes
 from quantized_models import change_settings, quantize
 from safetensors.torch import load_file, save_file
 from test_quantization_float8 import packed, settings
+from transformers import CONFIG_MAPPING
 
 CPU = torch.device("cpu")
 SHAPE = CacheShape((KvHeads(4, 16), KvHeads(2, 48), KvHeads(4, 16), KvHeads(2, 48)))
@@ -105,7 +106,27 @@ def test_what_files_have_of_readers_is_left_out(folder: Path, tmp_path: Path) ->
         ),
         ({"per_layer_config": {"1": {"head_dim": 33}}}, "head_dim is 33; expected an even number"),
         ({"per_layer_config": {"1": 5}}, "per_layer_config is 5; expected an object for each layer"),
-        ({"per_layer_config": [1]}, "per_layer_config is .*; expected an object with a key for each layer"),
+        (
+            {"per_layer_config": [1]},
+            "per_layer_config is .*; expected an object with numbers of layers below 6",
+        ),
+        ({"per_layer_config": {"-1": {"head_dim": 32}}}, "per_layer_config is .* numbers of layers below 6"),
+        (
+            {"per_layer_config": {"5": {"head_dim": 32}}},
+            "expected the heads of layer 3, whose keys layer 5 reads",
+        ),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"] * 3},
+            "layer_types is .* the only one supported",
+        ),
+        (
+            {"rope_parameters": {"foo": {}}},
+            "rope_parameters is .*; expected numbers for full_attention and sliding",
+        ),
+        (
+            {"rope_parameters": {"sliding_attention": {}}},
+            "rope_parameters is .*; expected numbers for full_attention",
+        ),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'"),
     ],
 )
@@ -121,3 +142,29 @@ def test_heads_of_layers_are_read_as_published(folder: Path, tmp_path: Path) -> 
     written = load_spec(folder)
     published = {"per_layer_config": None, "global_head_dim": 32, "use_bidirectional_attention": "vision"}
     assert load_spec(changed(folder, tmp_path / "published", **published)) == written
+
+
+def test_layers_that_are_all_alike_are_read_as_transformers_writes_them(tmp_path: Path) -> None:
+    options = {**CASES["gemma4_text"], "global_head_dim": 16}
+    tiny_model.save(tmp_path, tiny_model.TinyModel(options.pop("family"), options))
+    assert json.loads((tmp_path / "config.json").read_text())["per_layer_config"] == {}
+    assert set(load_spec(tmp_path).kv_heads) == {KvHeads(4, 16)}
+
+
+@pytest.mark.parametrize(
+    "name", ["gemma4_text-keys-as-values", "ministral3", "mistral4", "qwen2_5_vl_text", "qwen3_vl_text"]
+)
+def test_what_a_config_leaves_out_is_as_transformers_fills_it_in(name: str, tmp_path: Path) -> None:
+    sizes = {key: value for key, value in {**tiny_model.sizes(), **CASES[name]}.items() if value is not None}
+    left_out = ("rope_parameters", "layer_types", "max_position_embeddings", "per_layer_config")
+    options = {
+        key: value for key, value in sizes.items() if key not in (*left_out, "family", "global_head_dim")
+    }
+    config: Any = CONFIG_MAPPING[CASES[name]["family"]](**options)
+    published = {"global_head_dim": 512, "num_global_key_value_heads": 2}
+    specs = []
+    for keys in ((), (*left_out, "rms_norm_eps")):
+        written = {key: value for key, value in config.to_dict().items() if key not in keys}
+        (tmp_path / "config.json").write_text(json.dumps({**written, **published}))
+        specs.append(load_spec(tmp_path))
+    assert specs[0] == specs[1]

@@ -205,6 +205,32 @@ def test_prompts_that_are_read_in_both_directions_are_refused(raw: dict[str, Any
         open_folder(tmp_path)
 
 
+def test_a_head_that_nobody_mentions_is_the_embedding(tmp_path: Path) -> None:
+    whole = Whole(tmp_path, "mistral3", "ministral3", {**_options("ministral3"), "tie_word_embeddings": True})
+
+    def silent(raw: dict[str, Any]) -> dict[str, Any]:
+        for part in (raw, raw["text_config"]):
+            part.pop("tie_word_embeddings", None)
+        return raw
+
+    whole.configure(silent)
+    whole.check(execute_on(make_engine(tmp_path, max_sequence_len=100)))
+
+
+def test_a_text_part_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": [1]}))
+    with pytest.raises(StartError, match=r"text_config is '\[1\]'; expected an object"):
+        open_folder(tmp_path)
+
+
+def test_who_cannot_compute_it_is_named(tmp_path: Path) -> None:
+    Whole(tmp_path, *WHOLES["Mistral Small 4"])
+    with pytest.raises(
+        StartError, match=r"--model-impl transformers: .* has no decoder of model_type 'mistral4'"
+    ):
+        open_folder(tmp_path, model_impl="transformers")
+
+
 def test_a_text_part_that_nobody_knows_is_named(tmp_path: Path) -> None:
     raw = {"model_type": "seer", "text_config": {"model_type": "seer_text"}}
     (tmp_path / "config.json").write_text(json.dumps(raw))

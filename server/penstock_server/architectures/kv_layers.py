@@ -29,17 +29,34 @@ def read_kv_layers(
         return tuple(KvLayer(source=source) for source in sources)
     values_are_keys = fields.fact(family.full_values_are_keys)
     full = _full_heads(fields, family.full_heads, usual, values_are_keys)
-    listed = fields.get(_OF_LAYERS, {})
-    if not isinstance(listed, dict):
-        raise fields.error(_OF_LAYERS, listed, "an object with a key for each layer that differs")
+    listed = _listed(fields, len(windows))
 
-    def of_layer(number: int, window: int | None) -> KvLayer:
-        is_full = window is None
+    def heads_of(number: int) -> KvHeads:
+        if listed is None:
+            return full if windows[number] is None else usual
         own = listed.get(str(number))
-        heads = full if is_full and not listed else usual if own is None else _own_heads(fields, own, usual)
-        return KvLayer(None if heads == usual else heads, sources[number], values_are_keys and is_full)
+        return usual if own is None else _own_heads(fields, own, usual)
 
-    return tuple(of_layer(number, window) for number, window in enumerate(windows))
+    heads = [heads_of(number) for number in range(len(windows))]
+    for number, source in enumerate(sources):
+        if source is not None and heads[number] != heads[source]:
+            expected = f"the heads of layer {source}, whose keys layer {number} reads"
+            raise fields.error(_OF_LAYERS, heads[number], expected)
+    return tuple(
+        KvLayer(None if own == usual else own, source, values_are_keys and window is None)
+        for own, source, window in zip(heads, sources, windows, strict=True)
+    )
+
+
+def _listed(fields: Fields, num_layers: int) -> dict[str, Any] | None:
+    """What is written of single layers, by number; None: nothing, not even that all are alike."""
+    listed = fields.get(_OF_LAYERS)
+    if listed is None:
+        return None
+    numbers = {str(number) for number in range(num_layers)}
+    if not isinstance(listed, dict) or not listed.keys() <= numbers:
+        raise fields.error(_OF_LAYERS, listed, f"an object with numbers of layers below {num_layers} as keys")
+    return listed
 
 
 def _full_heads(fields: Fields, keys: tuple[str, str], usual: KvHeads, values_are_keys: bool) -> KvHeads:

@@ -38,6 +38,9 @@ def read_ropes(
         return ()
     scaling = _object(fields, "rope_parameters") or _object(fields, "rope_scaling")
     by_kind = {kind: value for kind, value in scaling.items() if kind in LAYER_KINDS}
+    unknown = [kind for kind, value in scaling.items() if isinstance(value, dict) and kind not in LAYER_KINDS]
+    if unknown or (family.local_rope is not None and len(by_kind) == 1):
+        raise fields.error("rope_parameters", scaling, f"numbers for {' and '.join(LAYER_KINDS)}")
     if by_kind and family.local_rope is None:
         raise fields.error("rope_parameters", scaling, "one set of numbers for all layers")
     whole, local = (_Reader(fields, family, dim, max_sequence_len) for dim in dims)

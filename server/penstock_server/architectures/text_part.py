@@ -41,16 +41,17 @@ _PLAIN = "model."
 def is_whole(raw: dict[str, Any]) -> bool:
     """Whether a config.json is that of a model of which the text part is one of several."""
     model_type = raw.get("model_type")
-    is_flat = isinstance(model_type, str) and model_type in _FLAT
-    return isinstance(raw.get("text_config"), dict) or is_flat
+    return raw.get("text_config") is not None or (isinstance(model_type, str) and model_type in _FLAT)
 
 
 def text_part(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     """The config of the text part; raises StartError where that alone would not give what the model gives."""
     model_type = raw.get("model_type")
     text = raw.get("text_config")
-    if not isinstance(text, dict):
+    if text is None:
         return {**raw, "model_type": _FLAT[str(model_type)]}
+    if not isinstance(text, dict):
+        raise StartError(f"{path}: text_config is {str(text)[:100]!r}; expected an object")
     if model_type in _READ_BOTH_WAYS or text.get("is_encoder_decoder"):
         raise StartError(
             f"{path}: model_type {model_type!r} reads a prompt in both directions, which is not supported"

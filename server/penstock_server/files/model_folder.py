@@ -67,6 +67,11 @@ def open_folder(
     model_type = str(raw.get("model_type"))
     is_native = model_impl != "transformers" and (model_impl == "native" or model_type in FAMILIES)
     if not is_native and not _is_borrowable(raw):
+        if model_type in FAMILIES:
+            raise StartError(
+                f"--model-impl transformers: the installed transformers has no decoder of model_type {model_type!r}; "
+                "leave it out"
+            )
         raise not_supported(path, raw)
     if overrides.rope is not None and not is_native:
         raise StartError(
@@ -100,6 +105,8 @@ def open_folder(
         if readers := _keys_of_readers(spec):
             checkpoint = checkpoint.without(readers)
         _check_counts(spec, checkpoint)
+        if is_text_part and raw.get("tie_word_embeddings") is None:
+            spec = _tied_without_head(spec, checkpoint)
         spec = _with_experts_as_stored(spec, checkpoint)
     dtype = read_dtype(Fields(raw, path))
     return ModelFolder(folder, model_type, dtype, spec, checkpoint, quantization, at_load, generation)
@@ -132,6 +139,12 @@ def _causal_types() -> frozenset[str]:
             constants = (node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant))
             return frozenset(value for value in constants if isinstance(value, str))
     return frozenset()
+
+
+def _tied_without_head(spec: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
+    """A whole model may have its embedding as the head, though its text part alone would not; here nothing says."""
+    has_head = any(name.startswith(f"{spec.names.lm_head}.") for name in checkpoint.entries)
+    return spec if has_head else replace(spec, tied_embeddings=True)
 
 
 def _keys_of_readers(spec: ModelSpec) -> set[str]:

@@ -53,10 +53,20 @@ GEMMA3_TEXT = replace(
 )
 
 
-def _reading_forwards(family: Family, raw: dict[str, Any]) -> Family:
-    """Tokens of images may see each other in both directions; where all tokens do, it is no decoder."""
-    sees = raw.get("use_bidirectional_attention")
-    return replace(family, fixed={}) if sees == "vision" else family
+def _as_transformers_reads(family: Family, raw: dict[str, Any]) -> Family:
+    """Tokens of images may see each other in both directions; where all tokens do, it is no decoder. The last layer
+    sees everything, also where no kinds are listed."""
+    fixed: dict[str, Any] = {}
+    if raw.get("use_bidirectional_attention") != "vision":
+        fixed["use_bidirectional_attention"] = None
+    kinds, num_layers = raw.get("layer_types"), raw.get("num_hidden_layers")
+    if isinstance(kinds, list) and kinds:
+        fixed["layer_types"] = [*kinds[:-1], "full_attention"]
+    defaults = family.defaults
+    if kinds is None and isinstance(num_layers, int) and 0 < num_layers < 10**4:
+        regular = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(num_layers)]
+        defaults = {**defaults, "layer_types": [*regular[:-1], "full_attention"]}
+    return replace(family, fixed=fixed, defaults=defaults)
 
 
 GEMMA4_TEXT = replace(
@@ -73,9 +83,17 @@ GEMMA4_TEXT = replace(
         "hidden_size_per_layer_input": 256,
         "vocab_size_per_layer_input": 262_144,
         "norm_topk_prob": True,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1e6,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
     },
     aliases={"num_experts_per_tok": "top_k_experts"},
-    fixed={"use_bidirectional_attention": None},
+    fixed={},
     norm_weight_offset=0.0,
     score_divisor_key="",
     attention_scale=1.0,
@@ -98,7 +116,7 @@ GEMMA4_TEXT = replace(
         experts_input_norm="pre_feedforward_layernorm_2",
         experts_output_norm="post_feedforward_layernorm_2",
     ),
-    adapt=_reading_forwards,
+    adapt=_as_transformers_reads,
 )
 GEMMA4_UNIFIED_TEXT = replace(
     GEMMA4_TEXT,
