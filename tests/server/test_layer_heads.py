@@ -110,6 +110,8 @@ def test_what_files_have_of_readers_is_left_out(folder: Path, tmp_path: Path) ->
             {"per_layer_config": [1]},
             "per_layer_config is .*; expected an object with numbers of layers below 6",
         ),
+        ({"per_layer_config": {"1": {}, "01": {}}}, "per_layer_config is .* numbers of layers below 6"),
+        ({"per_layer_config": {"6": {}}}, "per_layer_config is .* numbers of layers below 6"),
         ({"per_layer_config": {"-1": {"head_dim": 32}}}, "per_layer_config is .* numbers of layers below 6"),
         (
             {"per_layer_config": {"5": {"head_dim": 32}}},
@@ -142,6 +144,17 @@ def test_heads_of_layers_are_read_as_published(folder: Path, tmp_path: Path) -> 
     written = load_spec(folder)
     published = {"per_layer_config": None, "global_head_dim": 32, "use_bidirectional_attention": "vision"}
     assert load_spec(changed(folder, tmp_path / "published", **published)) == written
+
+
+def test_numbers_of_layers_have_as_many_digits_as_the_largest_one(tmp_path: Path) -> None:
+    options = {
+        **CASES["gemma4_text"],
+        "num_hidden_layers": 12,
+        "layer_types": 6 * ["sliding_attention", "full_attention"],
+    }
+    tiny_model.save(tmp_path, tiny_model.TinyModel(options.pop("family"), options))
+    assert "01" in json.loads((tmp_path / "config.json").read_text())["per_layer_config"]
+    assert load_spec(tmp_path).kv_heads == 6 * (KvHeads(4, 16), KvHeads(4, 32))
 
 
 def test_layers_that_are_all_alike_are_read_as_transformers_writes_them(tmp_path: Path) -> None:

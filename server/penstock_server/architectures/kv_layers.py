@@ -34,7 +34,7 @@ def read_kv_layers(
     def heads_of(number: int) -> KvHeads:
         if listed is None:
             return full if windows[number] is None else usual
-        own = listed.get(str(number))
+        own = listed.get(number)
         return usual if own is None else _own_heads(fields, own, usual)
 
     heads = [heads_of(number) for number in range(len(windows))]
@@ -48,15 +48,22 @@ def read_kv_layers(
     )
 
 
-def _listed(fields: Fields, num_layers: int) -> dict[str, Any] | None:
+def _listed(fields: Fields, num_layers: int) -> dict[int, Any] | None:
     """What is written of single layers, by number; None: nothing, not even that all are alike."""
     listed = fields.get(_OF_LAYERS)
     if listed is None:
         return None
-    numbers = {str(number) for number in range(num_layers)}
-    if not isinstance(listed, dict) or not listed.keys() <= numbers:
+    # Numbers are written with as many digits as the largest one.
+    found = {
+        int(key): own for key, own in _items(listed) if key.isascii() and key.isdecimal() and len(key) < 5
+    }
+    if not isinstance(listed, dict) or len(found) < len(listed) or max(found, default=0) >= num_layers:
         raise fields.error(_OF_LAYERS, listed, f"an object with numbers of layers below {num_layers} as keys")
-    return listed
+    return found
+
+
+def _items(listed: Any) -> list[tuple[str, Any]]:
+    return list(listed.items()) if isinstance(listed, dict) else []
 
 
 def _full_heads(fields: Fields, keys: tuple[str, str], usual: KvHeads, values_are_keys: bool) -> KvHeads:
