@@ -20,15 +20,12 @@ from benchmarks.serving.decoding import tokens_per_second
 _REPEATS = 5
 # Of a request.
 _CONTEXT_LEN = 512
-# It guesses how text is split by how it splits one long text, which a tokenizer of single characters does not know; and
-# of Gemma 4 it knows no other than the published tokenizer.
+# It guesses how text is split by how it splits one long text, which a tokenizer of single characters does not know.
 _CONVERT = """
 import runpy, sys
 sys.path.insert(0, sys.argv[1])
 from conversion.base import TextModel
-from conversion.gemma import Gemma4Model
 TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-Gemma4Model.set_vocab = TextModel._set_vocab_gpt2
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0] + "/convert_hf_to_gguf.py", run_name="__main__")
 """

@@ -37,11 +37,11 @@ _WARM_UP = 10
 _BLOCK_SIZE = 64
 # Of transformers' tokens/s and llama.cpp's, one request and four at once.
 _FLOORS, _FLOORS_OF_LLAMA_CPP = {1: 2.0, 4: 2.0}, {1: 1.0, 4: 1.0}
-# Shapes, and what llama.cpp's converter is to be told about them.
-_SHAPES: tuple[tuple[str, Callable[[Path], Path], tuple[str, ...]], ...] = (
+# Shapes, and what llama.cpp's converter is to be told about them; None: it wants the published vocabulary.
+_SHAPES: tuple[tuple[str, Callable[[Path], Path], tuple[str, ...] | None], ...] = (
     ("Qwen3-Next's shape", random_model.make_next, ("--no-mtp",)),
     ("DeepSeek's shape", random_model.make_latent, ()),
-    ("Gemma 4's shape", random_model.make_unlike_layers, ()),
+    ("Gemma 4's shape", random_model.make_unlike_layers, None),
 )
 
 
@@ -52,7 +52,7 @@ def measure() -> list[Figure]:
         with TemporaryDirectory() as temporary:
             folder = make(Path(temporary) / "model")
             figures += _beside_transformers(name, folder)
-            if llama_server := binary():
+            if (llama_server := binary()) and flags is not None:
                 figures += beside_llama_cpp(llama_server, name, folder, _FLOORS_OF_LLAMA_CPP, flags)
     return figures
 
