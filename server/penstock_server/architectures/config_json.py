@@ -50,12 +50,10 @@ def build_spec(
     family: Family, raw: dict[str, Any], path: Path, rope: RopeOverride | None = None
 ) -> ModelSpec:
     """The spec of a model, from the row of its family and its config.json; raises StartError."""
-    if family.adapt is not None:
-        family = family.adapt(family, raw)
+    family = family if family.adapt is None else family.adapt(family, raw)
     fields = Fields(raw, path, family.aliases, family.defaults)
     _refuse_unsupported(family, fields)
     heads = _heads(fields, family)
-    hidden_size = fields.integer("hidden_size")
     layers = _layers(fields, family, KvHeads(heads.num_kv, heads.dim))
     ropes, max_sequence_len = _ropes(fields, family, heads, layers, rope)
     attention_scale = _attention_scale(fields, family, heads.dim) * _amplitude(heads.latent, ropes)
@@ -63,7 +61,7 @@ def build_spec(
         model_type=family.model_type,
         names=family.names,
         vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden_size,
+        hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
         num_heads=heads.number,
         num_kv_heads=heads.num_kv,
@@ -94,11 +92,11 @@ def build_spec(
         gated=family.gated,
         mlp_bias=fields.fact(family.mlp_bias),
         transposed=family.transposed,
-        moe=_moe(fields, family.experts) if _has_experts(fields, family.experts) else None,
+        moe=_moe(fields, family.experts),
         parallel=fields.fact(family.parallel),
         layer_inputs=_layer_inputs(fields, family),
         scales_layers=family.scales_layers,
-        embedding_scale=_embedding_scale(fields, family, hidden_size),
+        embedding_scale=_embedding_scale(fields, family),
         residual_multiplier=_residual_multiplier(fields, family),
         logit_scale=_logit_scale(fields, family),
         logit_soft_cap=fields.number_fact(family.logit_soft_cap),
@@ -166,9 +164,9 @@ def _norm(fields: Fields, family: Family) -> NormSpec:
     return NormSpec(family.norm_centered, family.norm_bias, eps, family.norm_weight_offset)
 
 
-def _embedding_scale(fields: Fields, family: Family, hidden_size: int) -> float:
+def _embedding_scale(fields: Fields, family: Family) -> float:
     if family.scales_embedding_by_size:
-        return float(hidden_size**0.5)
+        return float(fields.integer("hidden_size") ** 0.5)
     return fields.number_fact(family.embedding_scale) or 1.0
 
 
@@ -362,8 +360,9 @@ def _rope_of(family: Family, window: int | None) -> int | None:
     return 1 if family.local_rope is not None and window is not None else 0
 
 
-def _moe(fields: Fields, experts: Experts | None) -> MoeSpec:
-    assert experts is not None, "asked before"
+def _moe(fields: Fields, experts: Experts | None) -> MoeSpec | None:
+    if experts is None or not _has_experts(fields, experts):
+        return None
     # transformers 5 writes the second where 4 wrote the first.
     count_key = "num_experts" if fields.get("num_experts") is not None else "num_local_experts"
     num_experts = fields.integer(count_key, high=_MAX_EXPERTS)

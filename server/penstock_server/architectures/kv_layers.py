@@ -53,17 +53,16 @@ def _listed(fields: Fields, num_layers: int) -> dict[int, Any] | None:
     listed = fields.get(_OF_LAYERS)
     if listed is None:
         return None
+    expected = f"an object with numbers of layers below {num_layers} as keys"
+    if not isinstance(listed, dict):
+        raise fields.error(_OF_LAYERS, listed, expected)
     # Numbers are written with as many digits as the largest one.
     found = {
-        int(key): own for key, own in _items(listed) if key.isascii() and key.isdecimal() and len(key) < 5
+        int(key): own for key, own in listed.items() if key.isascii() and key.isdecimal() and len(key) < 5
     }
-    if not isinstance(listed, dict) or len(found) < len(listed) or max(found, default=0) >= num_layers:
-        raise fields.error(_OF_LAYERS, listed, f"an object with numbers of layers below {num_layers} as keys")
+    if len(found) < len(listed) or max(found, default=0) >= num_layers:
+        raise fields.error(_OF_LAYERS, listed, expected)
     return found
-
-
-def _items(listed: Any) -> list[tuple[str, Any]]:
-    return list(listed.items()) if isinstance(listed, dict) else []
 
 
 def _full_heads(fields: Fields, keys: tuple[str, str], usual: KvHeads, values_are_keys: bool) -> KvHeads:
