@@ -13,9 +13,9 @@ use crate::step_time::{StepCost, StepTimeModel, micros};
 const MAX_STRETCH: f64 = 1.9;
 /// Where more prompts wait than streams decode, a step may take so long for each prompt, shared among the streams: small
 /// chunks would read all weights again and again. Whoever reads along does not see the gaps.
-const BURST: Duration = Duration::from_millis(20);
+const BURST: Duration = Duration::from_millis(10);
 /// Longest step of a burst.
-const MAX_BURST: Duration = Duration::from_millis(100);
+const MAX_BURST: Duration = Duration::from_millis(50);
 /// The same where nobody reads along, or where throughput is preferred: then the streams pause.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause, and longest step into which more prompts are taken than are computed side by side.

@@ -14,7 +14,7 @@ const PROMPT_LEN: u32 = 64;
 /// The longest pause of a stream.
 const MOST: Duration = Duration::from_secs(2);
 /// The longest step of a burst that pauses no stream.
-const BURST: Duration = Duration::from_millis(100);
+const BURST: Duration = Duration::from_millis(50);
 
 fn latency(_: &mut SchedulerConfig) {}
 
@@ -100,7 +100,7 @@ fn visit(world: &mut World, number: u32) -> u32 {
 }
 
 #[test]
-fn a_burst_is_computed_in_steps_of_a_tenth_of_a_second_beside_a_stream() {
+fn a_burst_is_computed_in_long_steps_beside_a_stream() {
     let mut world = taught(latency);
     let stream = stream(&mut world, 1);
     let before = world.output[&stream].len();
@@ -112,17 +112,18 @@ fn a_burst_is_computed_in_steps_of_a_tenth_of_a_second_beside_a_stream() {
         computed += positions(&plan) - 1;
     }
     let steps = world.output[&stream].len() - before;
-    assert!((7..=30).contains(&steps), "{steps} steps; it would be 85 of 1.9 times a decode");
+    assert!((16..=45).contains(&steps), "{steps} steps; it would be 85 of 1.9 times a decode");
 }
 
 #[test]
 fn steps_are_longer_the_more_prompts_wait_for_each_stream() {
     let mut world = taught(latency);
     three_streams(&mut world);
-    burst(&mut world, 10..16);
+    burst(&mut world, 10..22);
     let plan = plan(&mut world).expect("there are prompts");
-    // 20 ms for each of 6 prompts, shared by 3 streams.
-    assert!(time(&plan) <= Duration::from_millis(40) && time(&plan) > Duration::from_millis(38), "{plan:?}");
+    // 10 ms for each of the 8 prompts that are computed side by side, shared by 3 streams; 1.9 times a decode are 25.
+    let few = Duration::from_micros(26_700);
+    assert!(time(&plan) <= few && time(&plan) > few - POSITION, "{plan:?}");
 }
 
 #[test]
