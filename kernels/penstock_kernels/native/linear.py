@@ -16,7 +16,7 @@ from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 # Rows of a tile.
 _SIDE = 16
 # From so many rows on PyTorch fills the tiles of a processor (AMX) better: measured.
-_WORTH_LIBRARY = 256
+_WORTH_LIBRARY = 512
 
 
 class _Part(ctypes.Structure):

@@ -26,6 +26,15 @@ typedef struct {
 /* Bias of columns that have none. */
 static const float zeros[4];
 
+/* Columns of a share of a call. Rows that are copied are copied for each share; every thread shall have several. The
+   processor's tiles need no copies. */
+static int share_of(const Linear *call) {
+    const int64_t each = call->num_columns / call->num_threads;
+    if (call->num_rows <= TILE_ROWS || each < 4 * LARGE_SHARE) return SHARE;
+    const int is_copied = call->len > TILE_INPUTS && !call->packed;
+    return is_copied && each >= 3 * LARGEST_SHARE ? LARGEST_SHARE : LARGE_SHARE;
+}
+
 #if __GNUC__ >= 10 /* older ones do not know the instruction */
 #define WITH_PAIRS
 #endif
@@ -86,15 +95,6 @@ int penstock_has_amx(void) {
 #else
     return 0;
 #endif
-}
-
-/* Columns of a share of a call. Rows that are copied are copied for each share; every thread shall have several. Tiles of the
-   processor take no more than LARGE_SHARE, for which they have room. */
-static int share_of(const Linear *call) {
-    const int64_t each = call->num_columns / call->num_threads;
-    if (call->num_rows <= TILE_ROWS || each < 4 * LARGE_SHARE) return SHARE;
-    const int is_copied = call->len > TILE_INPUTS && !call->packed;
-    return is_copied && each >= 3 * LARGEST_SHARE ? LARGEST_SHARE : LARGE_SHARE;
 }
 
 /* The part of which this is a share; the number of the share becomes its number within the part. */

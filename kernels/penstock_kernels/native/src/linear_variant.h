@@ -99,13 +99,14 @@ INLINE void NAME(multiply_columns)(
         NAME(multiply_rows)(call, part, row, column, 1, num_columns, ahead, next, after, dtype);
 }
 
-/* The columns of a single row in the order of memory, so that the processor fetches ahead by itself. Only vectors of 16
-   numbers are as fast as memory one column at a time, as each product of a column waits for the one before. */
+/* The columns of a single row in the order of memory; the next one is fetched meanwhile, as the processor begins anew with
+   every page. Only vectors of 16 numbers are as fast as memory one column at a time, as each product of a column waits for
+   the one before. */
 INLINE void NAME(multiply_one)(
     const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int dtype
 ) {
     for (int64_t column = from; column < until; column++)
-        NAME(multiply_block)(call, part, row, column, 1, 1, 0, 0, dtype);
+        NAME(multiply_block)(call, part, row, column, 1, 1, 1, column + 1, dtype);
 }
 
 /* The columns of at most 2 * ROWS rows, a constant, two by two, so that each weight is loaded once, and two chains of

@@ -42,7 +42,7 @@ static void prepare_amx(const Quantized *call, int row) {
 }
 
 /* Rows `SIDE * number ..` in the order of tiles. */
-static void pack_amx(const Quantized *call, int number) {
+static AMX void pack_amx(const Quantized *call, int number) {
     const int64_t first = (int64_t)number * SIDE * call->padded_len;
     const uint16_t *x = (const uint16_t *)call->rows + first;
     pack_rows(x, call->padded_len, call->padded_len, call->num_rows - number * SIDE, SIDE, packed_rows(call) + first);
@@ -145,10 +145,13 @@ static __attribute__((noinline)) AMX void add_tiles(
 }
 
 /* The results of up to 16 rows and 16 columns, which are the rows of the sums. */
-static void write_amx(const Quantized *call, int64_t row, int64_t column, const float *sums, int num_columns) {
+static AMX void write_amx(const Quantized *call, int64_t row, int64_t column, const float *sums, int num_columns) {
+    __m512i rows[SIDE];
+    for (int c = 0; c < SIDE; c++) rows[c] = _mm512_load_si512(sums + c * SIDE);
+    turn_tile(rows);
     for (int r = 0; r < SIDE && row + r < call->num_rows; r++) {
         float its[SIDE];
-        for (int c = 0; c < num_columns; c++) its[c] = sums[c * SIDE + r];
+        _mm512_storeu_ps(its, (__m512)rows[r]);
         write_columns(call, row + r, column, its, num_columns);
     }
 }
