@@ -42,6 +42,11 @@ _YARN = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 50, "mscale": 0.7,
     "mscale_all_dim": 1.0,
 }  # fmt: skip
+_DBRX = {
+    "d_model": 64, "n_heads": 8, "n_layers": 3, "max_seq_len": 200, "hidden_size": None, "num_attention_heads": None,
+    "num_hidden_layers": None, "max_position_embeddings": None, "num_key_value_heads": None, "head_dim": None,
+    "intermediate_size": None,
+}  # fmt: skip
 _OLD = {**_EVEN_HEADS, "num_key_value_heads": None, "max_position_embeddings": None}
 _LONG_FACTORS = [1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0]
 _DELTA = {
@@ -211,6 +216,7 @@ CASES: dict[str, dict[str, Any]] = {
         "family": "minimax_m2", "head_dim": 20, "num_local_experts": 6, "num_experts_per_tok": 2,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
     },
+    "olmo": {"family": "olmo", **_EVEN_HEADS, "clip_qkv": 0.7},
     "olmoe": {"family": "olmoe", **_EVEN_HEADS, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True},
     "deepseek_v2": {
         "family": "deepseek_v2", **LATENT, **_ROUTED, "topk_method": "group_limited_greedy", "norm_topk_prob": False,
@@ -250,6 +256,18 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "mpt": {"family": "mpt", **_OLD, "max_seq_len": 200, "n_heads": 6, "n_layers": 3, "d_model": 72,
             "num_attention_heads": None, "num_hidden_layers": None, "hidden_size": None, "tie_word_embeddings": True},
+    "mpt-limited": {"family": "mpt", **_OLD, "max_seq_len": 200, "n_heads": 8, "n_layers": 2, "d_model": 64,
+                    "attn_config": {"clip_qkv": 0.7}, "num_attention_heads": None, "num_hidden_layers": None,
+                    "hidden_size": None},
+    "dbrx": {"family": "dbrx", **_DBRX, "attn_config": {"kv_n_heads": 4, "clip_qkv": 0.9, "rope_theta": 10000.0},
+             "ffn_config": {"ffn_hidden_size": 44, "moe_num_experts": 6, "moe_top_k": 3}},
+    "dbrx-plain-weights": {
+        "family": "dbrx", **_DBRX, "attn_config": {"kv_n_heads": 2, "clip_qkv": 2, "rope_theta": 10000.0},
+        "ffn_config": {
+            "ffn_hidden_size": 44, "moe_num_experts": 4, "moe_top_k": 2, "moe_normalize_expert_weights": None,
+            "ffn_act_fn": {"name": "gelu"},
+        },
+    },
     "qwen3_next": {"family": "qwen3_next", **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 52},
     "qwen3_next-dense-layer": {
         "family": "qwen3_next", **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 52, "mlp_only_layers": [0],
@@ -374,7 +392,7 @@ BORROWED: dict[str, dict[str, Any]] = {
     "helium": {"hidden_size": 80, "head_dim": 10},
     "hyperclovax": _EVEN_HEADS,
     "jais2": _EVEN_HEADS,
-    "olmo": _EVEN_HEADS,
+
     "phimoe": {**_EVEN_HEADS, "sliding_window": None},
     "solar_open": {**_ROUTED, "head_dim": 20, "n_group": 1, "topk_group": 1},
     "vaultgemma": {"head_dim": 20, "sliding_window": 9},

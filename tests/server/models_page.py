@@ -235,6 +235,8 @@ def _norms(family: Family) -> str:
         (names.attention_output_norm or names.mlp_output_norm, "after"),
     ]
     parts = [f"{kind}, {' and '.join(place for name, place in places if name)}"]
+    if not family.norm_weights:
+        parts.append("without weights")
     if family.parallel is not False:
         parts.append("attention and feed-forward side by side")
     return "; ".join(parts)
@@ -261,6 +263,7 @@ def _attention(family: Family) -> str:
         "norm of values": family.value_norm,
         "other heads in layers that see everything": family.full_heads is not None,
         "layers that read those of others": family.kv_readers is not None,
+        "limits": family.qkv_limit is not None,
         "soft cap": family.attention_soft_cap is not None,
         "sinks": family.sinks,
         "bias": family.qkv_bias is not False,

@@ -43,7 +43,7 @@ def test_every_one_that_a_cpu_has_gives_the_same_tokens(saved_model: Callable[..
         ("flashinfer", "llama", {}, "its heads have 64, 128, 256 numbers, this model's 18"),
         ("varlen", "gemma2", {"head_dim": 16}, "it has no soft cap of scores, which this model needs"),
         ("native", "llama", {"kv_cache_dtype": "fp8"}, "with a cache of float8_e4m3fn"),
-        ("flashinfer", "olmo", {}, "use auto or reference"),
+        ("flashinfer", "biogpt", {"hidden_size": 64, "num_key_value_heads": None}, "use auto or reference"),
     ],
 )
 def test_what_cannot_be_had_is_refused_before_weights_are_read(

@@ -135,8 +135,8 @@ def test_what_caches_of_transformers_cannot_have_is_refused(
 
 
 def test_native_refuses_what_has_no_row(expected: Callable[[str], Expected]) -> None:
-    folder: Path = expected("olmo").folder
-    with pytest.raises(StartError, match="model_type 'olmo' is not supported"):
+    folder: Path = expected("biogpt").folder
+    with pytest.raises(StartError, match="model_type 'biogpt' is not supported"):
         make_engine(folder, model_impl="native")
 
 

@@ -21,6 +21,7 @@ _OLD_NAMES = {
 }
 _GPTJ = {"model_type": "gptj", "n_embd": 72, "n_head": 4, "n_layer": 1, "n_inner": 8}
 _MPT = {"model_type": "mpt", "d_model": 72, "n_heads": 4, "n_layers": 1}
+_DBRX = {"model_type": "dbrx", "d_model": 72, "n_heads": 4, "n_layers": 1}
 _LLAMA4 = {"model_type": "llama4_text", "num_hidden_layers": 2, "intermediate_size_mlp": 8}
 _LONG_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 _GROUPED = {"model_type": "dots1", "n_group": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
@@ -103,7 +104,11 @@ def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> Non
     [
         ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, "post_layernorm is True"),
         ({**_MPT, "attn_config": {"alibi": False}}, r"attn_config\.alibi is False; expected True"),
-        ({**_MPT, "attn_config": {"clip_qkv": 6.0}}, r"attn_config\.clip_qkv is 6\.0; expected None"),
+        ({**_MPT, "attn_config": {"clip_qkv": -6.0}}, r"attn_config\.clip_qkv is -6\.0; expected a positive number"),
+        ({**_DBRX, "ffn_config": {"moe_normalize_expert_weights": 2}},
+         r"ffn_config\.moe_normalize_expert_weights is 2; expected 1, the only one supported"),
+        ({**_DBRX, "ffn_config": {"moe_top_k": 17, "moe_num_experts": 16}}, r"ffn_config\.moe_top_k is 17"),
+        ({**_DBRX, "ffn_config": {"ffn_act_fn": {"name": "tanh"}}}, r"ffn_config\.ffn_act_fn\.name is 'tanh'"),
         ({"model_type": "gpt_oss", "swiglu_limit": 6.0}, r"swiglu_limit is 6\.0"),
         ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok is 3"),
         ({"model_type": "stablelm", "partial_rotary_factor": 0.1}, "an even part of the 18 numbers"),
@@ -145,3 +150,15 @@ def test_slopes_are_a_series_and_every_second_number_of_a_denser_one(tmp_path: P
     config["ffn_hidden_size"] = 8
     scaled = spec_of(tmp_path, **{**sizes(), **config, "head_dim": 16}).slopes
     assert scaled == tuple(0.25 * 2.0**-power for power in (2, 4, 6, 8))
+
+
+def test_a_published_dbrx_has_its_numbers_in_two_objects(tmp_path: Path) -> None:
+    attention = {"clip_qkv": 8, "kv_n_heads": 8, "rope_theta": 500000}
+    feed_forward = {"ffn_hidden_size": 10752, "moe_jitter_eps": 0.01, "moe_num_experts": 16, "moe_top_k": 4}
+    spec = spec_of(
+        tmp_path, model_type="dbrx", d_model=6144, n_heads=48, n_layers=40, max_seq_len=32768, vocab_size=100352,
+        attn_config={"model_type": "", **attention}, ffn_config={"model_type": "", **feed_forward},
+    )  # fmt: skip
+    assert (spec.num_kv_heads, spec.head_dim, spec.qkv_limit, spec.ropes[0].theta) == (8, 128, 8.0, 500000.0)
+    assert (spec.moe.expert_size, spec.moe.num_experts, spec.moe.top_k) == (10752, 16, 4)
+    assert (spec.moe.normalized, spec.activation, spec.norm.eps) == (True, "silu", 1e-5)

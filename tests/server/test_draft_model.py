@@ -243,7 +243,7 @@ def test_what_cannot_draft_is_refused_by_name(saved_model: Callable[..., Any], t
         "nowhere": tmp_path / "nowhere",
         "302 tokens, that of the model 301": other,
         r"strange/tokenizer.json has 301 tokens, .* 301, and only 101 are in both": strange,
-        "computed by the code of transformers": changed(folder, tmp_path / "olmo", model_type="olmo"),
+        "computed by the code of transformers": changed(folder, tmp_path / "biogpt", model_type="biogpt"),
         "keep a state": saved_model(**CASES["lfm2"]).folder,
     }
     for message, draft in refused.items():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from driver import make_engine
+from family_models import CASES
 from penstock_kernels.reference.quantized_linear import dequantize
 from penstock_server.base.config import AtLoad
 from penstock_server.files.checkpoint import Checkpoint
@@ -158,6 +159,24 @@ def test_experts_and_matrices_with_inputs_first_are_quantized(
         return (stored if weight.dim() == 2 else {"": weight}), meant
 
     of = healthy(saved_model, family=family, **options)
+    of_family = quantize(of, tmp_path / "model", pack, {}, lambda name: re.search(chosen, name) is not None)
+    change_settings(of_family.folder, None)
+    check_tokens(of_family, quantize="int8")
+    check_ranks(of_family, 2, monkeypatch, quantize="int8")
+
+
+def test_experts_one_below_the_other_are_quantized(
+    saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pack(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        if ".mlp." not in name:
+            return keeping(MEANT["int8"])(name, weight)
+        each = keeping(MEANT["int8"], name.endswith(".w2"))
+        return {"": weight}, torch.cat([each(name, part)[1] for part in weight.chunk(6)])
+
+    options = {key: value for key, value in CASES["dbrx"].items() if key != "family"}
+    of = healthy(saved_model, family="dbrx", **options)
+    chosen = r"Wqkv|out_proj|mlp\.[vw][12]$"
     of_family = quantize(of, tmp_path / "model", pack, {}, lambda name: re.search(chosen, name) is not None)
     change_settings(of_family.folder, None)
     check_tokens(of_family, quantize="int8")

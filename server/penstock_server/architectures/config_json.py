@@ -86,6 +86,7 @@ def build_spec(
         qk_norm_after_rope=family.qk_norm_after_rope,
         value_norm=family.value_norm,
         qkv_layout=family.qkv_layout,
+        qkv_limit=fields.number_fact(family.qkv_limit),
         qkv_bias=fields.fact(family.qkv_bias),
         output_bias=fields.fact(family.output_bias),
         activation=_activation(fields, family),
@@ -161,7 +162,9 @@ def _temperature(fields: Fields, family: Family) -> TemperatureSpec | None:
 def _norm(fields: Fields, family: Family) -> NormSpec:
     usual_eps = 1e-5 if family.norm_centered else 1e-6
     eps = fields.number(family.norm_eps, usual_eps)
-    return NormSpec(family.norm_centered, family.norm_bias, eps, family.norm_weight_offset)
+    return NormSpec(
+        family.norm_centered, family.norm_bias, eps, family.norm_weight_offset, family.norm_weights
+    )
 
 
 def _embedding_scale(fields: Fields, family: Family) -> float:
@@ -377,6 +380,7 @@ def _moe(fields: Fields, experts: Experts | None) -> MoeSpec | None:
         bias=experts.bias,
         interleaved=experts.interleaved,
         inputs_first=experts.inputs_first,
+        flat=experts.flat,
         weighs_inputs=experts.weighs_inputs,
         correction_dims=experts.correction_dims,
         wide_router=experts.wide_router,

@@ -80,7 +80,7 @@ class NameMap:
     # All experts in one tensor, which has no `.weight` in its name.
     experts_gate_up: str = "mlp.experts.gate_up_proj"
     experts_down: str = "mlp.experts.down_proj"
-    # Of one expert, `{}` being its number.
+    # Of one expert, `{}` being its number; with `flat` tensors of all.
     expert_gate: str = "mlp.experts.{}.gate_proj"
     expert_up: str = "mlp.experts.{}.up_proj"
     expert_down: str = "mlp.experts.{}.down_proj"
@@ -168,6 +168,8 @@ class Experts:
     interleaved: bool = False
     # The tensors of all experts are transposed, and all gates come first.
     inputs_first: bool = False
+    # The matrices of all experts lie one below the other in a tensor, the last ones transposed.
+    flat: bool = False
     # What a token's expert takes is multiplied by the weight of its choice, not what it gives.
     weighs_inputs: bool = False
     # The key with the size of the shared expert; empty: there is none.
@@ -221,6 +223,8 @@ class Family:
     norm_centered: bool = False
     norm_bias: bool = False
     norm_weight_offset: float = 0.0
+    # Norms have weights; else they only norm.
+    norm_weights: bool = True
     norm_eps: str = "rms_norm_eps"
     qkv_bias: Fact = False
     output_bias: Fact = False
@@ -233,6 +237,8 @@ class Family:
     # Queries and keys are normalised after their rotation.
     qk_norm_after_rope: bool = False
     qkv_layout: QkvLayout = "stacked"
+    # What queries, keys and values are limited to as they leave their projections, on both sides of 0.
+    qkv_limit: Number = None
     # The key whose square root divides the scores; else it is the size of a head.
     score_divisor_key: str = ""
     # The factor of the scores.

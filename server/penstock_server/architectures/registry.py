@@ -8,6 +8,7 @@ from penstock_server.architectures.families.apertus import APERTUS
 from penstock_server.architectures.families.baichuan import BAICHUAN
 from penstock_server.architectures.families.bloom import BLOOM, MPT
 from penstock_server.architectures.families.cohere import COHERE, COHERE2
+from penstock_server.architectures.families.dbrx import DBRX
 from penstock_server.architectures.families.deepseek import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -59,7 +60,7 @@ from penstock_server.architectures.families.mamba import (
 from penstock_server.architectures.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL, MISTRAL4
 from penstock_server.architectures.families.mixtral import MIXTRAL
 from penstock_server.architectures.families.nemotron import ARCEE, NEMOTRON
-from penstock_server.architectures.families.olmo2 import FLEX_OLMO, OLMO2, OLMO3, OLMOE
+from penstock_server.architectures.families.olmo2 import FLEX_OLMO, OLMO, OLMO2, OLMO3, OLMOE
 from penstock_server.architectures.families.opt import OPT
 from penstock_server.architectures.families.persimmon import PERSIMMON
 from penstock_server.architectures.families.phi import PHI, PHI3
@@ -93,7 +94,7 @@ _ROWS = (
     SMOLLM3, YOUTU, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITEMOEHYBRID, BAMBA, MAMBA2, NEMOTRON_H, FALCON_H1,
     LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO, LLAMA4_TEXT, KIMI_LINEAR, BAICHUAN,
     XVERSE, MINISTRAL3, MISTRAL4, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, GLM4V, GLM4V_MOE,
-    GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT, DEEPSEEK_V32, GLM_MOE_DSA,
+    GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT, DEEPSEEK_V32, GLM_MOE_DSA, DBRX, OLMO,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

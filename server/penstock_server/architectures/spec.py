@@ -141,6 +141,7 @@ class NormSpec:
     eps: float
     # Added to the weights: 1 for families that store them around 0.
     weight_offset: float
+    has_weights: bool = True
 
 
 class RoutingSpec(NamedTuple):
@@ -168,6 +169,7 @@ class MoeSpec:
     correction_dims: int
     # As in `Experts`.
     inputs_first: bool
+    flat: bool
     weighs_inputs: bool
     # The router computes in float32 whatever the type of the model.
     wide_router: bool
@@ -231,6 +233,8 @@ class ModelSpec:
     # Values are normed by head, without weights.
     value_norm: bool
     qkv_layout: QkvLayout
+    # What they are limited to as they leave their projections, on both sides of 0.
+    qkv_limit: float | None
     qkv_bias: bool
     output_bias: bool
     activation: Activation

@@ -174,12 +174,16 @@ def _check_counts(spec: ModelSpec, checkpoint: Checkpoint) -> None:
     """The last layer and the last expert must be there, so that no number in config.json makes a start long."""
     names, last = spec.names, spec.names.layer.format(spec.num_layers - 1)
     has_mixer = spec.layers[-1].has_attention or spec.layers[-1].is_recurrent
-    first = names.attention_input_norm or names.output if has_mixer else names.mlp_input_norm
+    norm = names.attention_input_norm if spec.norm.has_weights else ""
+    first = norm or names.output if has_mixer else names.mlp_input_norm
     checkpoint.require_module(f"{last}{first}")
     sparse = [number for number, layer in enumerate(spec.layers) if layer.is_sparse]
     if spec.moe is None or not sparse:
         return
     prefix = names.layer.format(sparse[-1])
+    if spec.moe.flat:
+        checkpoint.require_name(prefix + names.expert_up)
+        return
     stacked = prefix + names.experts_gate_up
     if not checkpoint.has(stacked) and not checkpoint.has(f"{stacked}_blocks"):
         checkpoint.require_module(f"{prefix}{names.expert_up.format(spec.moe.num_experts - 1)}")

@@ -20,7 +20,7 @@ from penstock_server.network.layers.heads import share_heads
 from penstock_server.network.layers.latent_attention import LatentAttention
 from penstock_server.network.layers.linear import ColumnLinear
 from penstock_server.network.layers.moe import Experts, SparseFeedForward
-from penstock_server.network.layers.norm import Norm, UnitNorm, ValueNorm
+from penstock_server.network.layers.norm import Norm, place_ones
 from penstock_server.network.layers.own_inputs import OwnInput, OwnInputs
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.recurrent import RecurrentLayer, recurrent_layer, state_shape
@@ -305,9 +305,7 @@ class Decoder(nn.Module):
             for module in self.modules():
                 if isinstance(module, Attention):
                     module.slopes = slopes
-        for module in self.modules():
-            if isinstance(module, UnitNorm | ValueNorm):
-                module.weight = module.weight.to(device)
+        place_ones(self, device)
         self.served_len = max_sequence_len or spec.max_sequence_len
         self.rotaries = [Rotary(rope, self.served_len, device) for rope in spec.ropes]
         # Rounded to the type of the weights, as in training.

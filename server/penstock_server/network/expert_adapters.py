@@ -61,12 +61,17 @@ class _Layout(NamedTuple):
 
 def modules_of(experts: Experts) -> list[str]:
     """The modules that an adapter may have matrices for."""
+    if experts.moe.flat:
+        # PEFT takes the tensor of all experts for one matrix.
+        return []
     stacked = (module for layout in _layouts(experts) for module in layout.modules)
     return [*stacked, *(name for names in _singles(experts) for name in names)]
 
 
 def fit_experts(experts: Experts, reader: TensorReader) -> ExpertWeights | None:
     """This rank's part; None where the adapter does nothing to these experts. Raises AdapterRefused."""
+    if experts.moe.flat:
+        return None
     singles = {name for names in _singles(experts) for name in names}
     for module in modules_of(experts):
         names = reader.modules.get(module, {})

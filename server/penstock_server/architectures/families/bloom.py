@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock_server.architectures.family import Family, NameMap
+from penstock_server.architectures.nested import lifted
 
 
 def _with_own_size(family: Family, raw: dict[str, Any]) -> Family:
@@ -52,18 +53,13 @@ BLOOM = Family(
 )
 
 # What would be another model, with the only values that are served.
-_ATTENTION = {"alibi": True, "clip_qkv": None, "qk_ln": False, "prefix_lm": False, "softmax_scale": None}
+_ATTENTION = {"alibi": True, "qk_ln": False, "prefix_lm": False, "softmax_scale": None}
 
 
 def _with_attention(family: Family, raw: dict[str, Any]) -> Family:
     """Keys of attention stand in an object of their own."""
-    family, inner = _with_own_size(family, raw), raw.get("attn_config")
-    if not isinstance(inner, dict):
-        return family
-    keys = (*_ATTENTION, "alibi_bias_max")
-    written = {key: inner[key] for key in keys if inner.get(key) is not None}
-    aliases = {**family.aliases, **{key: f"attn_config.{key}" for key in keys}}
-    return replace(family, aliases=aliases, defaults={**family.defaults, **written}, fixed=_ATTENTION)
+    keys = (*_ATTENTION, "alibi_bias_max", "clip_qkv")
+    return lifted(_with_own_size(family, raw), raw, "attn_config", {key: key for key in keys})
 
 
 MPT = replace(
@@ -80,12 +76,13 @@ MPT = replace(
         "hidden_act": "",
     },
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu"},
-    fixed={},
+    fixed=_ATTENTION,
     norm_bias=False,
     qkv_bias=False,
     output_bias=False,
     mlp_bias=False,
     qkv_layout="stacked",
+    qkv_limit="clip_qkv",
     names=NameMap(
         embedding="transformer.wte",
         final_norm="transformer.norm_f",

@@ -1,9 +1,21 @@
-"""OLMo 2 and 3: norms behind attention and feed-forward, none before them; queries and keys normalised as a whole."""
+"""OLMo 1, whose norms have no weights; OLMo 2 and 3: norms behind attention and feed-forward, none before them; queries
+and keys normalised as a whole."""
 
 from dataclasses import replace
 
 from penstock_server.architectures.family import Experts, Family, NameMap, Windows
 
+OLMO = Family(
+    "olmo",
+    "OLMo 1",
+    norm_centered=True,
+    norm_weights=False,
+    # Whatever is written.
+    norm_eps="",
+    qkv_limit="clip_qkv",
+    qkv_bias="attention_bias",
+    output_bias="attention_bias",
+)
 OLMO2 = Family(
     "olmo2",
     "OLMo 2",
@@ -31,6 +43,7 @@ OLMOE = Family(
     "olmoe",
     "OLMoE",
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+    # transformers limits normed queries and keys, its makers those before: no published model does.
     fixed={"clip_qkv": None},
     qkv_bias="attention_bias",
     output_bias="attention_bias",

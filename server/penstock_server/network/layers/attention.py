@@ -59,6 +59,7 @@ class Attention(nn.Module):
         )
         self.sinks = Sinks(spec, prefix + names.sinks, placement) if spec.sinks else None
         self.is_gated = spec.gated_attention
+        self.limit = spec.qkv_limit
         # Of this rank's heads; given by the decoder, which has them on the device once.
         self.slopes: torch.Tensor | None = None
 
@@ -75,6 +76,8 @@ class Attention(nn.Module):
         projected = self.qkv(x, inputs.adapters) if norm is None else self.qkv.fused(x, norm)
         num_gates = self.share.num_heads if self.is_gated else 0
         heads = projected.view(x.shape[0], -1, self.head_dim)[:, num_gates:]
+        if self.limit is not None:
+            heads.clamp_(-self.limit, self.limit)
         query = self._rotate_and_store(heads, inputs, rotary, cache)
         if self.temperature is not None:
             query = grown(query, self.temperature, inputs)

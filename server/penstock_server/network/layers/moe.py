@@ -213,6 +213,8 @@ class Experts(nn.Module):
                 pieces = self._interleaved(expert)
             elif self.moe.inputs_first:
                 pieces = self._transposed(expert)
+            elif self.moe.flat:
+                pieces = self._flat(expert)
             elif is_stacked:
                 pieces = self._stacked(expert)
             else:
@@ -276,6 +278,24 @@ class Experts(nn.Module):
         shape, window = (count, size, hidden), (one, self._of_inner(), whole)
         matrices = (MatrixPart(down, whole, self._of_inner()),)
         yield Piece(down.name, shape, self, "down", window, place, _turned, matrices=matrices)
+
+    def _flat(self, expert: int) -> Iterator[Piece]:
+        """Rows of three tensors, of which the last one has inputs first."""
+        count, size, hidden, names = self.moe.num_experts, self.moe.expert_size, self.hidden_size, self.names
+        shape, whole, place = (count * size, hidden), slice(0, hidden), self._place(expert).start
+        window = (self._of_inner(expert * size), whole)
+        ways = (names.expert_gate, names.expert_up)[-self.num_ups :]
+        for name, row in zip(ways, (0, self.size), strict=False):
+            source = Source(self.prefix + name, (size, hidden), expert, count, is_flat=True)
+            matrices, target = (
+                (MatrixPart(source, self._of_inner(), whole),),
+                (place, slice(row, row + self.size)),
+            )
+            yield Piece(source.name, shape, self, "gate_up", window, target, matrices=matrices)
+        name = self.prefix + names.expert_down
+        source = Source(name, (hidden, size), expert, count, is_flat=True, inputs_first=True)
+        matrices = (MatrixPart(source, whole, self._of_inner()),)
+        yield Piece(source.name, shape, self, "down", window, place, torch.t, matrices=matrices)
 
     def _sources(self, expert: int) -> tuple[Source, Source]:
         """Both matrices of an expert where the checkpoint has those of all in one tensor."""

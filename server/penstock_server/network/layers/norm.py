@@ -25,7 +25,11 @@ class Norm(nn.Module):
         self.size = size
         self.spec = spec
         self.group = placement.group
-        self.register_buffer("weight", placement.empty(size))
+        if spec.has_weights:
+            self.register_buffer("weight", placement.empty(size))
+        else:
+            # As of `UnitNorm`.
+            self.weight = torch.ones(size, dtype=placement.dtype, device="cpu")
         self.register_buffer("bias", placement.empty(size) if spec.bias else None)
         self.own: OwnWeights | None = None
 
@@ -73,7 +77,10 @@ class Norm(nn.Module):
         # The op of centered norms takes weights as they are used.
         shifts = self.spec.centered and self.spec.weight_offset
         arrange = self._shifted if shifts else None
-        yield Piece(f"{self.name}.weight", (self.size,), self, "weight", (everything,), everything, arrange)
+        if self.spec.has_weights:
+            yield Piece(
+                f"{self.name}.weight", (self.size,), self, "weight", (everything,), everything, arrange
+            )
         if self.bias is not None:
             yield Piece(f"{self.name}.bias", (self.size,), self, "bias", (everything,), everything)
 
@@ -248,6 +255,14 @@ class AllHeadsNorm(nn.Module):
             window, target = slice(start, start + size), slice(begin, begin + size)
             yield Piece(f"{name}.weight", (total * spec.head_dim,), self, "weight", (window,), target)
             begin += size
+
+
+def place_ones(model: nn.Module, device: torch.device) -> None:
+    """Have what norms without weights multiply by on the device."""
+    for module in model.modules():
+        is_plain = isinstance(module, Norm) and not module.spec.has_weights
+        if is_plain or isinstance(module, UnitNorm | ValueNorm):
+            module.weight = module.weight.to(device)
 
 
 def query_key_norm(

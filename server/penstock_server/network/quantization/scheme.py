@@ -22,6 +22,8 @@ class Source(NamedTuple):
     inputs_first: bool = False
     # Whether it stays in 16 bits when a model is quantized at load: heads, and what chooses experts.
     is_sensitive: bool = False
+    # Whether the matrices of all experts lie one below the other in their tensor.
+    is_flat: bool = False
 
     def tensor(self, end: str) -> str:
         """The name of one of its tensors: `weight`, or what is beside it, such as `weight_scale`."""
@@ -29,11 +31,15 @@ class Source(NamedTuple):
 
     def stacked(self, *shape: int) -> tuple[int, ...]:
         """The shape of a tensor that has `shape` for each matrix."""
-        return shape if self.expert is None else (self.num_experts, *shape)
+        if self.expert is None:
+            return shape
+        return (self.num_experts * shape[0], *shape[1:]) if self.is_flat else (self.num_experts, *shape)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What belongs to this matrix of a tensor of that shape."""
-        return tensor if self.expert is None else tensor[self.expert]
+        if self.expert is None:
+            return tensor
+        return tensor.chunk(self.num_experts)[self.expert] if self.is_flat else tensor[self.expert]
 
 
 # What is done to rows before they are stored.

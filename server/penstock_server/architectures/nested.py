@@ -1,0 +1,21 @@
+"""Keys that config.json has in an object of their own, such as those of attention in `attn_config`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock_server.architectures.family import Family
+
+
+def lifted(family: Family, raw: dict[str, Any], outer: str, keys: Mapping[str, str]) -> Family:
+    """The row for a config.json that has `keys`, ours and theirs, under `outer`, whose parts are joined by dots.
+
+    Errors name the whole path. What is missing there is the row's default.
+    """
+    inner: Any = raw
+    for part in outer.split("."):
+        inner = inner.get(part) if isinstance(inner, dict) else None
+    found = inner if isinstance(inner, dict) else {}
+    written = {ours: found[theirs] for ours, theirs in keys.items() if found.get(theirs) is not None}
+    aliases = {ours: f"{outer}.{theirs}" for ours, theirs in keys.items()}
+    return replace(family, aliases={**family.aliases, **aliases}, defaults={**family.defaults, **written})
