@@ -57,7 +57,7 @@ from penstock_kernels.ops.paged_attention import attention_parts_bytes, own_atte
 from penstock_kernels.ops.quantized_grouped_mlp import captures_experts, quantized_grouped_mlp
 from penstock_kernels.ops.quantized_linear import quantized_linear
 from penstock_kernels.ops.rotary import apply_rotary, rotary_table, rotate_and_store
-from penstock_kernels.ops.route import route
+from penstock_kernels.ops.route import route, route_near
 from penstock_kernels.ops.sampling import add_bias, apply_bitmask, draw, most_likely, penalize, token_logprobs
 from penstock_kernels.ops.selective_scan import selective_scan
 from penstock_kernels.ops.spans import find_spans
@@ -141,6 +141,7 @@ __all__ = [
     "rotate_and_store",
     "rotate_and_store_latents",
     "route",
+    "route_near",
     "selective_scan",
     "silu_mul",
     "soft_cap",

@@ -240,6 +240,7 @@ route = Row(
     native_if=c_route.supports,
     gpu="routing.route",
 )
+route_near = Row(reference.route_near)
 grouped_mlp = Row(
     reference.grouped_mlp,
     native=c_grouped_mlp.grouped_mlp,

@@ -14,6 +14,7 @@ from penstock_kernels import (
     paged_attention,
     rms_norm,
     route,
+    route_near,
     silu_mul,
     store_kv,
     write_runs,
@@ -99,7 +100,27 @@ def test_route_takes_the_likeliest_and_of_equal_ones_the_first() -> None:
     torch.testing.assert_close(normalized, weights / weights.sum(1, keepdim=True))
 
 
+def test_route_near_weighs_each_choice_among_those_near_it() -> None:
+    distance = 0.2
+    logits = torch.cat((torch.randn(40, 7), -torch.rand(20, 7), torch.zeros(1, 7)))
+    weights, expert_ids = route_near(logits, 3, distance)
+    for scores, its_weights, its_ids in zip(
+        logits.tolist(), weights.tolist(), expert_ids.tolist(), strict=True
+    ):
+        left = dict(enumerate(scores))
+        for weight, chosen in zip(its_weights, its_ids, strict=True):
+            best = max(left.values())
+            assert chosen == min(expert for expert, score in left.items() if score == best)
+            near = [it for it in left.values() if best - it <= distance * max(abs(it), best)]
+            assert weight == pytest.approx(1 / sum(math.exp(it - best) for it in near), abs=1e-5)
+            del left[chosen]
+
+
 def test_route_and_grouped_mlp_refuse_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="route_near: top_k 5 of 4 experts"):
+        route_near(torch.zeros(2, 4), 5, 0.1)
+    with pytest.raises(ValueError, match=r"distance -0\.1 must not be below 0"):
+        route_near(torch.zeros(2, 4), 1, -0.1)
     with pytest.raises(ValueError, match="top_k 5 of 4 experts"):
         route(torch.zeros(2, 4), 5)
     with pytest.raises(ValueError, match="top_k 3 of 2 experts"):

@@ -221,6 +221,7 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("adapt_embedding", _adapted_embedding(FP16)),
     ("embedding", (_ids(0).int(), _ones(4, 8), 0)),
     ("route", (_ones(2, 4, dtype=FP16), 2, False)),
+    ("route_near", (_ones(2, 4), 2, 0.02)),
     ("grouped_mlp", _experts(FP16)),
     ("fused_linear", (_ones(2, 16), _ones(4, 16), None, None, True)),
     ("quantized_linear", (_ones(2, 16, dtype=FP16), (_groups(4, 16),), None, False)),
@@ -267,6 +268,7 @@ NO_KERNEL = {
     "choose_positions",
     "chosen_latent_attention",
     "most_likely",
+    "route_near",
     "soft_cap",
 }
 

@@ -134,6 +134,15 @@ CASES: dict[str, dict[str, Any]] = {
             "short_factor": _LONG_FACTORS, "long_factor": [2 * factor for factor in _LONG_FACTORS],
         },
     },
+    "phimoe": {
+        "family": "phimoe", **_EVEN_HEADS, "num_local_experts": 6, "attention_bias": True, "lm_head_bias": True,
+        "router_jitter_noise": 0.2, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 150,
+            "short_mscale": 1.2, "long_mscale": 1.3, "short_factor": _LONG_FACTORS[:4],
+            "long_factor": _LONG_FACTORS[4:8],
+        },
+    },
+    "phimoe-window": {"family": "phimoe", **_EVEN_HEADS, "num_local_experts": 4, "sliding_window": 9},
     "falcon-7b": {"family": "falcon", **_EVEN_HEADS, "ffn_hidden_size": 132},
     "falcon-40b": {
         "family": "falcon", **_EVEN_HEADS, "ffn_hidden_size": 132, "new_decoder_architecture": True, "num_kv_heads": 4,
@@ -378,24 +387,27 @@ TEXT_PARTS = (
 
 # A sample of those that have no row and are computed by the code of transformers.
 BORROWED: dict[str, dict[str, Any]] = {
-    "afmoe": {**_EXPERTS, "head_dim": 20, "num_dense_layers": 1, "sliding_window": 9},
-    "aria_text": {
-        **_EVEN_HEADS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1, "moe_intermediate_size": 44,
-    },
+    "apertus1p5_text": _EVEN_HEADS,
+    "axk1": {**LATENT, **_ROUTED},
     "beam": _EVEN_HEADS,
     "biogpt": {**_EVEN_HEADS, "num_key_value_heads": None},
     "bitnet": _EVEN_HEADS,
-    "cohere2_moe": {**_EXPERTS, **_EVEN_HEADS, "sliding_window": 9},
-    "cwm": {"head_dim": 20, "sliding_window": 9, "layer_types": _LAYERS},
-    "exaone_moe": {**_EXPERTS, **_EVEN_HEADS, "sliding_window": 9},
-    "granite_swa": {**_EVEN_HEADS, "sliding_window": 9},
-    "helium": {"hidden_size": 80, "head_dim": 10},
-    "hyperclovax": _EVEN_HEADS,
-    "jais2": _EVEN_HEADS,
-
-    "phimoe": {**_EVEN_HEADS, "sliding_window": None},
-    "solar_open": {**_ROUTED, "head_dim": 20, "n_group": 1, "topk_group": 1},
-    "vaultgemma": {"head_dim": 20, "sliding_window": 9},
+    "cohere_compass_text": {
+        **_EVEN_HEADS, "sliding_window": 9,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+    },
+    "ctrl": {**_EVEN_HEADS, "num_key_value_heads": None},
+    "flint": {**_EXPERTS, **_EVEN_HEADS, "sliding_window": 9},
+    "jetmoe": {**_EVEN_HEADS, "num_local_experts": 4},
+    "kolibri1": {**_EXPERTS, **_EVEN_HEADS},
+    "laguna": {**_EXPERTS, **_EVEN_HEADS, "sliding_window": 9},
+    "longcat_flash": {**_EVEN_HEADS, "num_key_value_heads": None},
+    "minimax_m3_vl_text": _EVEN_HEADS,
+    "modernbert-decoder": {**_EVEN_HEADS, "num_key_value_heads": None},
+    "sarvam_mla": {**_EVEN_HEADS, "num_key_value_heads": None},
 }  # fmt: skip
 
 # A sample of those that transformers computes over its own caches: chunks and positions, an index, states.

@@ -133,8 +133,10 @@ _TAIL = """
 ## What is decided where
 
 - **Rotary scaling**: linear, llama3, yarn, longrope, and the part of a head that rotates in Gemma 4. longrope's
-  factors are those for long sequences if the server serves longer ones than the model was first trained with
-  (`--max-total-tokens`), else those for short ones: a token must not depend on how long its sequence became. Dynamic
+  factors, and `short_mscale` or `long_mscale` of Phi-3.5-MoE with them, are those for long sequences if the server
+  serves longer ones than the model was first trained with (`--max-total-tokens`), else those for short ones: a token
+  must not depend on how long its sequence became. transformers has the short factors of Phi-3.5-MoE at any length and
+  changes `mscale` alone, so it agrees up to that length only; the model's own code changes both, as here. Dynamic
   scaling begins where a model's length ends, and sequences go there with `--rope-factor` only; its base is then that of
   the longest sequence that is served.
 - **Weights** are read from safetensors, fused or split, and converted to `--dtype` on the way, a slice at a time.

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 # Our attention; experts beside it; another class for linear layers' places; caches of transformers.
 CASES: dict[str, list[dict[str, Any]]] = {
-    "helium": [
+    "bitnet": [
         {"target_modules": "all-linear", "r": 4, "lora_alpha": 6},
         {"target_modules": ["q_proj", "o_proj", "down_proj"], "r": 3, "use_dora": True, "use_rslora": True},
         {"target_modules": ["lm_head", "v_proj"], "r": 5},
@@ -31,7 +31,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"target_modules": ["q_proj", "fc1", "fc2"], "r": 3, "bias": "lora_only"},
         {"target_modules": ["q_proj", "fc2"], "r": 3, "lora_bias": True},
     ],
-    "phimoe": [{"target_modules": ATTENTION, "r": 4}],
+    "laguna": [{"target_modules": ATTENTION, "r": 4}],
     "minimax": [{"target_modules": ["q_proj", "qkv_proj", "out_proj", "output_gate"], "r": 3}],
 }
 
@@ -62,7 +62,7 @@ def test_rows_equal_the_merged_models(
 
 
 def test_what_carries_none_is_refused_by_its_name(tmp_path: Path) -> None:
-    served = save(tmp_path, "phimoe")
+    served = save(tmp_path, "laguna")
     adapters = make_engine(served.folder, **SIZES).slots.adapters
     file = served.adapters[0].folder / "adapter_model.safetensors"
     tensors, prefix = load_file(file), "base_model.model.model"

@@ -6,10 +6,12 @@ from typing import Any
 
 import models_page
 import pytest
+import torch
 from family_models import CASES, CONVERTED, RENAMED
 from penstock_server.architectures.config_json import build_spec
 from penstock_server.architectures.registry import FAMILIES, load_spec
 from penstock_server.base.errors import StartError
+from penstock_server.network.layers.rotary import Rotary
 from tiny_model import sizes
 from transformers import CONFIG_MAPPING
 
@@ -22,6 +24,7 @@ _OLD_NAMES = {
 _GPTJ = {"model_type": "gptj", "n_embd": 72, "n_head": 4, "n_layer": 1, "n_inner": 8}
 _MPT = {"model_type": "mpt", "d_model": 72, "n_heads": 4, "n_layers": 1}
 _DBRX = {"model_type": "dbrx", "d_model": 72, "n_heads": 4, "n_layers": 1}
+_PHI_MOE = {"model_type": "phimoe", "num_local_experts": 4}
 _LLAMA4 = {"model_type": "llama4_text", "num_hidden_layers": 2, "intermediate_size_mlp": 8}
 _LONG_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 _GROUPED = {"model_type": "dots1", "n_group": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
@@ -124,6 +127,8 @@ def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> Non
         ({**_LLAMA4, "moe_layers": [2]}, r"moe_layers is \[2\]; expected a list of layers below 2"),
         ({**_LLAMA4, "floor_scale": -1}, "floor_scale is -1; expected a positive number"),
         ({**_LLAMA4, "rope_scaling": _LONG_YARN}, "is 'yarn'; expected a kind that keeps the size of queries"),
+        ({**_PHI_MOE, "num_experts_per_tok": 3}, "num_experts_per_tok is 3; expected 2"),
+        ({**_PHI_MOE, "router_jitter_noise": -1}, "router_jitter_noise is -1"),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, r"clip_qkv is 8\.0"),
         ({**_GROUPED, "n_routed_experts": 6}, "n_group is 4; expected groups of the same size"),
         ({**_GROUPED, "n_routed_experts": 8}, "num_experts_per_tok is 3; expected a whole number from 1 to 2"),
@@ -162,3 +167,22 @@ def test_a_published_dbrx_has_its_numbers_in_two_objects(tmp_path: Path) -> None
     assert (spec.num_kv_heads, spec.head_dim, spec.qkv_limit, spec.ropes[0].theta) == (8, 128, 8.0, 500000.0)
     assert (spec.moe.expert_size, spec.moe.num_experts, spec.moe.top_k) == (10752, 16, 4)
     assert (spec.moe.normalized, spec.activation, spec.norm.eps) == (True, "silu", 1e-5)
+
+
+def test_long_phi_moe_has_factors_and_amplitude_for_long_sequences(tmp_path: Path) -> None:
+    factors = {"short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0], "short_mscale": 1.1, "long_mscale": 1.3}
+    spec = spec_of(
+        tmp_path,
+        **{**sizes(), "model_type": "phimoe", "hidden_size": 32, "head_dim": None, "num_local_experts": 4},
+        sliding_window=131072,
+        rope_scaling={"type": "longrope", "original_max_position_embeddings": 100, **factors},
+    )
+    assert (spec.moe.distance, spec.norm.centered, spec.ropes[0].theta) == (0.02, True, 1e6)
+    plain = torch.tensor([1.0, 1e-3])
+    for served, scaled, amplitude in (
+        (100, plain / torch.tensor([1.0, 2.0]), 1.1),
+        (101, plain / torch.tensor([4.0, 8.0]), 1.3),
+    ):
+        rotary = Rotary(spec.ropes[0], served, torch.device("cpu"))
+        torch.testing.assert_close(rotary.inv_freq, scaled)
+        assert rotary.amplitude == amplitude

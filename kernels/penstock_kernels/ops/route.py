@@ -42,3 +42,15 @@ def route(
         "route: correction must be float32, one per expert",
     )
     return table.route(logits, top_k, normalized, correction, routing)
+
+
+def route_near(logits: torch.Tensor, top_k: int, distance: float) -> Routes:
+    """The `top_k` largest scores, one after the other. The weight of each is its softmax among those of the experts not
+    chosen before that are near: that lack at most `distance` of it, or of themselves where they are larger.
+
+    logits: [num_tokens, num_experts]. Of equally good experts the one of the smaller id comes first.
+    """
+    require(logits.dim() == 2, lambda: f"route_near: logits {tuple(logits.shape)} must be rows")
+    require(0 < top_k <= logits.shape[1], lambda: f"route_near: top_k {top_k} of {logits.shape[1]} experts")
+    require(distance >= 0, lambda: f"route_near: distance {distance} must not be below 0")
+    return table.route_near(logits, top_k, distance)

@@ -31,7 +31,7 @@ from penstock_kernels.reference.norm import layer_norm, rms_norm
 from penstock_kernels.reference.quantized_grouped_mlp import quantized_grouped_mlp
 from penstock_kernels.reference.quantized_linear import quantized_linear
 from penstock_kernels.reference.rotary import apply_rotary, rotary_table, rotate_and_store
-from penstock_kernels.reference.route import route
+from penstock_kernels.reference.route import route, route_near
 from penstock_kernels.reference.sampling import (
     add_bias,
     apply_bitmask,
@@ -85,6 +85,7 @@ __all__ = [
     "rotate_and_store",
     "rotate_and_store_latents",
     "route",
+    "route_near",
     "selective_scan",
     "silu_mul",
     "soft_cap",

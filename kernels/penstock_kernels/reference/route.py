@@ -31,6 +31,17 @@ def route(
     return Routes(weights.contiguous(), expert_ids.contiguous())
 
 
+def route_near(logits: torch.Tensor, top_k: int, distance: float) -> Routes:
+    found = logits.to(wide_type(logits.dtype)).sort(dim=-1, descending=True, stable=True)
+    # [num_tokens, choice, expert], experts from the best one on.
+    scores, best = found.values.unsqueeze(1), found.values[:, :top_k].unsqueeze(2)
+    is_far = (best - scores) / scores.abs().maximum(best) > distance
+    places = torch.arange(logits.shape[1], device=logits.device)
+    is_chosen_before = places < places[:top_k, None]
+    weights = (scores - best).masked_fill_(is_far | is_chosen_before, -torch.inf).exp_().sum(-1).reciprocal_()
+    return Routes(weights, found.indices[:, :top_k].contiguous())
+
+
 def _among_groups(merit: torch.Tensor, routing: Routing) -> torch.Tensor:
     """The same, and -inf outside the groups that a token chose."""
     grouped = merit.view(len(merit), routing.num_groups, merit.shape[1] // routing.num_groups)

@@ -101,7 +101,7 @@ def build_spec(
         residual_multiplier=_residual_multiplier(fields, family),
         logit_scale=_logit_scale(fields, family),
         logit_soft_cap=fields.number_fact(family.logit_soft_cap),
-        head_bias=family.head_bias,
+        head_bias=fields.fact(family.head_bias),
         unit_head=family.unit_head,
         tied_embeddings=fields.fact("tie_word_embeddings"),
         dtype=read_dtype(fields),
@@ -371,6 +371,7 @@ def _moe(fields: Fields, experts: Experts | None) -> MoeSpec | None:
     num_experts = fields.integer(count_key, high=_MAX_EXPERTS)
     expert_size = fields.integer(experts.size)
     routing = _routing(fields, experts, num_experts)
+    jitter = fields.number_fact(experts.jitter)
     num_open = num_experts // routing.num_groups * routing.top_groups
     return MoeSpec(
         num_experts=num_experts,
@@ -385,6 +386,7 @@ def _moe(fields: Fields, experts: Experts | None) -> MoeSpec | None:
         correction_dims=experts.correction_dims,
         wide_router=experts.wide_router,
         routing=routing,
+        distance=None if jitter is None else 2 * jitter,
         shared_size=_shared_size(fields, experts, expert_size),
         gates_shared=experts.gates_shared,
         beside_dense=experts.beside_dense,

@@ -159,6 +159,8 @@ class Experts:
     sums_pairs: bool = False
     # What the weights are multiplied by.
     scale: Number = None
+    # A choice is weighed among the experts that lack at most twice this part of its score, not among all.
+    jitter: Number = None
     # Keys of the first and of the last layer with experts; all others are dense.
     first_layer_key: str = ""
     last_layer_key: str = ""
@@ -308,7 +310,7 @@ class Family:
     logit_scale: Number = 1.0
     logit_divisor: Number = 1.0
     logit_soft_cap: Number = None
-    head_bias: bool = False
+    head_bias: Fact = False
     # The rows of the head are made of length 1.
     unit_head: bool = False
     names: NameMap = field(default_factory=NameMap)

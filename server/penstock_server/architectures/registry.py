@@ -63,7 +63,7 @@ from penstock_server.architectures.families.nemotron import ARCEE, NEMOTRON
 from penstock_server.architectures.families.olmo2 import FLEX_OLMO, OLMO, OLMO2, OLMO3, OLMOE
 from penstock_server.architectures.families.opt import OPT
 from penstock_server.architectures.families.persimmon import PERSIMMON
-from penstock_server.architectures.families.phi import PHI, PHI3
+from penstock_server.architectures.families.phi import PHI, PHI3, PHIMOE
 from penstock_server.architectures.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from penstock_server.architectures.families.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from penstock_server.architectures.families.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL, QWEN3_VL_MOE
@@ -94,7 +94,7 @@ _ROWS = (
     SMOLLM3, YOUTU, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITEMOEHYBRID, BAMBA, MAMBA2, NEMOTRON_H, FALCON_H1,
     LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO, LLAMA4_TEXT, KIMI_LINEAR, BAICHUAN,
     XVERSE, MINISTRAL3, MISTRAL4, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, GLM4V, GLM4V_MOE,
-    GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT, DEEPSEEK_V32, GLM_MOE_DSA, DBRX, OLMO,
+    GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT, DEEPSEEK_V32, GLM_MOE_DSA, DBRX, OLMO, PHIMOE,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

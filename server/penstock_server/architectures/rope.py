@@ -27,7 +27,8 @@ _NUMBERS = {
     "proportional": (),
 }
 _OPTIONAL_NUMBERS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-                     "attention_factor", "factor", "original_max_position_embeddings")  # fmt: skip
+                     "short_mscale", "long_mscale", "attention_factor", "factor",
+                     "original_max_position_embeddings")  # fmt: skip
 
 
 def read_ropes(

@@ -174,6 +174,8 @@ class MoeSpec:
     # The router computes in float32 whatever the type of the model.
     wide_router: bool
     routing: RoutingSpec
+    # As in the op `route_near`; None: `route` chooses.
+    distance: float | None
     # Size of the expert that every token goes to; 0 for none.
     shared_size: int
     # Whether that expert has a weight of its own for every token.

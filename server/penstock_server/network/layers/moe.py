@@ -20,6 +20,7 @@ from penstock_kernels import (
     quantized_grouped_mlp,
     quantized_linear,
     route,
+    route_near,
 )
 from torch import nn
 
@@ -52,7 +53,10 @@ class SparseFeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         logits, correction = self.router(x, adapters)
-        weights, chosen = route(logits, self.moe.top_k, self.moe.normalized, correction, self.routing)
+        if self.moe.distance is None:
+            weights, chosen = route(logits, self.moe.top_k, self.moe.normalized, correction, self.routing)
+        else:
+            weights, chosen = route_near(logits, self.moe.top_k, self.moe.distance)
         compute = self._of_weighed if self.moe.weighs_inputs else self.experts
         output = compute(x, chosen, weights, adapters)
         if self.leaves_share:

@@ -88,11 +88,11 @@ def _scale_longrope(
     spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int
 ) -> tuple[torch.Tensor, float]:
     original, factor = spec.scaling["original_max_position_embeddings"], spec.scaling["factor"]
-    chosen = "long_factor" if max_sequence_len > original else "short_factor"
-    amplitude = spec.scaling.get("attention_factor")
+    length = "long" if max_sequence_len > original else "short"
+    amplitude = spec.scaling.get(f"{length}_mscale", spec.scaling.get("attention_factor"))
     if amplitude is None:
         amplitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-    return inv_freq / torch.tensor(spec.scaling[chosen]), amplitude
+    return inv_freq / torch.tensor(spec.scaling[f"{length}_factor"]), amplitude
 
 
 def _scale_yarn(spec: RopeSpec, inv_freq: torch.Tensor) -> tuple[torch.Tensor, float]:
