@@ -368,6 +368,36 @@ CASES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2, "attention_bias": True,
     },
     "llama4_text-flat": {"family": "llama4_text", **_CHUNKED, "attn_temperature_tuning": False, "layer_types": None},
+    "aria_text": {
+        "family": "aria_text", **_EVEN_HEADS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 2,
+        "intermediate_size": 44, "attention_bias": True,
+    },
+    "cwm": {"family": "cwm", "head_dim": 20, "sliding_window": 9, "num_hidden_layers": 5},
+    "exaone": {"family": "exaone", **_EVEN_HEADS, **_BIAS},
+    "exaone_moe": {
+        "family": "exaone_moe", **_EXPERTS, **_EVEN_HEADS, "sliding_window": 9, "num_hidden_layers": 4,
+        "num_shared_experts": 2,
+    },
+    "exaone_moe-full": {
+        "family": "exaone_moe", **_EXPERTS, **_EVEN_HEADS, "num_experts": 8, "n_group": 4, "topk_group": 2,
+        "mlp_layer_types": ["sparse", "dense", "sparse"], "layer_types": ["full_attention"] * 3,
+    },
+    "helium": {"family": "helium", "hidden_size": 80, "head_dim": 10, **_BIAS},
+    "hyperclovax": {
+        "family": "hyperclovax", **_EVEN_HEADS, "attention_multiplier": 0.3, "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4, "logits_scaling": 0.7,
+    },
+    "hyperclovax-plain": {"family": "hyperclovax", **_EVEN_HEADS, **_BIAS, "use_post_norm": False},
+    "hy_v3": {"family": "hy_v3", **_EXPERTS, "head_dim": 20, "num_shared_experts": 2, "attention_bias": True},
+    "iquestcoder": {"family": "iquestcoder", "head_dim": 20, "attention_bias": True},
+    "jais2": {"family": "jais2", **_EVEN_HEADS, "num_key_value_heads": None},
+    "mellum": {
+        "family": "mellum", **_EXPERTS, "head_dim": 20, "sliding_window": 9, "layer_types": _LAYERS,
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+    },
+    "sarvam_moe": {"family": "sarvam_moe", **_ROUTED, "head_dim": 20, "n_group": 1, "topk_group": 1},
+    "solar_open": {"family": "solar_open", **_ROUTED, "head_dim": 20, "attention_bias": True},
+    "vaultgemma": {"family": "vaultgemma", "head_dim": 20, "sliding_window": 9, "query_pre_attn_scalar": 20},
 }  # fmt: skip
 
 # Families that transformers has under another model_type.

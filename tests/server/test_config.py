@@ -186,3 +186,46 @@ def test_long_phi_moe_has_factors_and_amplitude_for_long_sequences(tmp_path: Pat
         rotary = Rotary(spec.ropes[0], served, torch.device("cpu"))
         torch.testing.assert_close(rotary.inv_freq, scaled)
         assert rotary.amplitude == amplitude
+
+
+# As their makers write them.
+_EXAONE = {
+    "model_type": "exaone", "activation_function": "silu", "layer_norm_epsilon": 1e-5, "num_layers": 3,
+    "num_hidden_layers": None, "rope_theta": 1e6, "rope_scaling": {"rope_type": "llama3", "factor": 8.0},
+}  # fmt: skip
+_SARVAM = {
+    "model_type": "sarvam_moe", "num_experts": 8, "num_shared_experts": 2, "num_experts_per_tok": 2,
+    "use_qkv_bias": True, "use_bias": False, "moe_intermediate_size": 44, "moe_router_enable_expert_bias": True,
+    "rope_theta": 8e6,
+}  # fmt: skip
+_MELLUM = {
+    "model_type": "mellum", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 44,
+    "use_sliding_window": True, "max_window_layers": 0, "sliding_window": 9, "rope_parameters": {
+        "full_attention": {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 16.0, "attention_factor": 1.2},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+    },
+}  # fmt: skip
+
+
+def test_keys_of_makers_are_read_as_those_of_transformers(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, **{**sizes(), **_EXAONE})
+    assert (spec.num_layers, spec.norm.eps, spec.activation, spec.ropes[0].kind) == (
+        3,
+        1e-5,
+        "silu",
+        "llama3",
+    )
+    spec = spec_of(tmp_path, **{**sizes(), **_SARVAM})
+    assert (spec.moe.num_experts, spec.moe.shared_size, spec.qkv_bias, spec.qk_norm) == (8, 88, True, "head")
+    assert [layer.is_sparse for layer in spec.layers] == [False, True, True]
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    spec = spec_of(tmp_path, **{**sizes(), **_MELLUM, "layer_types": kinds})
+    assert [(layer.window, layer.rope) for layer in spec.layers] == [(9, 1), (None, 0), (9, 1)]
+    assert [(rope.kind, rope.theta) for rope in spec.ropes] == [("yarn", 5e5), ("default", 5e5)]
+    assert all(layer.is_sparse for layer in spec.layers)
+
+
+def test_the_first_of_some_layers_may_be_the_one_that_sees_everything(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, **{**sizes(), "model_type": "cwm", "sliding_window": 7, "num_hidden_layers": 6})
+    assert [layer.window for layer in spec.layers] == [None, 7, 7, 7, None, 7]
+    assert (spec.ropes[0].kind, spec.ropes[0].theta, spec.ropes[0].scaling["factor"]) == ("llama3", 1e6, 16.0)

@@ -108,6 +108,8 @@ class Windows:
 
     # Every n-th layer sees all positions; 0: no layer does.
     full_every: int = 0
+    # It is the first of n, not the last.
+    full_first: bool = False
     # The key that says n, for configs older than `layer_types`.
     pattern_key: str = "sliding_window_pattern"
     # The key with the first layer that has a window; only such layers have one.

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from penstock_server.architectures.config_json import build_spec
 from penstock_server.architectures.families.apertus import APERTUS
+from penstock_server.architectures.families.aria import ARIA_TEXT
 from penstock_server.architectures.families.baichuan import BAICHUAN
 from penstock_server.architectures.families.bloom import BLOOM, MPT
 from penstock_server.architectures.families.cohere import COHERE, COHERE2
@@ -20,7 +21,7 @@ from penstock_server.architectures.families.deepseek import (
     YOUTU,
 )
 from penstock_server.architectures.families.ernie import ERNIE4_5
-from penstock_server.architectures.families.exaone import EXAONE4
+from penstock_server.architectures.families.exaone import EXAONE, EXAONE4, EXAONE_MOE
 from penstock_server.architectures.families.falcon import FALCON
 from penstock_server.architectures.families.gemma import (
     GEMMA,
@@ -28,6 +29,7 @@ from penstock_server.architectures.families.gemma import (
     GEMMA3_TEXT,
     GEMMA4_TEXT,
     GEMMA4_UNIFIED_TEXT,
+    VAULTGEMMA,
 )
 from penstock_server.architectures.families.glm import GLM, GLM4, GLM4V
 from penstock_server.architectures.families.gpt import CODEGEN, GPT2, GPT_BIGCODE, GPT_NEO, GPT_NEOX, GPTJ
@@ -37,13 +39,17 @@ from penstock_server.architectures.families.granite import (
     GRANITEMOE,
     GRANITEMOEHYBRID,
     GRANITEMOESHARED,
+    HYPERCLOVAX,
 )
 from penstock_server.architectures.families.hunyuan import HUNYUAN_DENSE, HUNYUAN_MOE
 from penstock_server.architectures.families.kimi_linear import KIMI_LINEAR
 from penstock_server.architectures.families.lfm2 import LFM2, LFM2_MOE
 from penstock_server.architectures.families.llama import (
+    CWM,
+    HELIUM,
     INTERNLM2,
     INTERNLM3,
+    IQUESTCODER,
     LLAMA,
     XVERSE,
 )
@@ -59,12 +65,12 @@ from penstock_server.architectures.families.mamba import (
 )
 from penstock_server.architectures.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL, MISTRAL4
 from penstock_server.architectures.families.mixtral import MIXTRAL
-from penstock_server.architectures.families.nemotron import ARCEE, NEMOTRON
+from penstock_server.architectures.families.nemotron import ARCEE, JAIS2, NEMOTRON
 from penstock_server.architectures.families.olmo2 import FLEX_OLMO, OLMO, OLMO2, OLMO3, OLMOE
 from penstock_server.architectures.families.opt import OPT
 from penstock_server.architectures.families.persimmon import PERSIMMON
 from penstock_server.architectures.families.phi import PHI, PHI3, PHIMOE
-from penstock_server.architectures.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from penstock_server.architectures.families.qwen import MELLUM, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from penstock_server.architectures.families.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from penstock_server.architectures.families.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL, QWEN3_VL_MOE
 from penstock_server.architectures.families.seed_oss import SEED_OSS
@@ -73,7 +79,10 @@ from penstock_server.architectures.families.shared_experts import (
     ERNIE4_5_MOE,
     GLM4_MOE,
     GLM4V_MOE,
+    HY_V3,
     MINIMAX_M2,
+    SARVAM_MOE,
+    SOLAR_OPEN,
 )
 from penstock_server.architectures.families.smollm3 import SMOLLM3
 from penstock_server.architectures.families.stablelm import STABLELM
@@ -95,6 +104,8 @@ _ROWS = (
     LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO, LLAMA4_TEXT, KIMI_LINEAR, BAICHUAN,
     XVERSE, MINISTRAL3, MISTRAL4, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, GLM4V, GLM4V_MOE,
     GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT, DEEPSEEK_V32, GLM_MOE_DSA, DBRX, OLMO, PHIMOE,
+    ARIA_TEXT, CWM, EXAONE, EXAONE_MOE, HELIUM, HYPERCLOVAX, HY_V3, IQUESTCODER, JAIS2, MELLUM, SARVAM_MOE, SOLAR_OPEN,
+    VAULTGEMMA,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

@@ -70,4 +70,7 @@ def _regular_layers(fields: Fields, windows: Windows, num_layers: int) -> list[b
         every = fields.integer(windows.pattern_key, default=every)
     first = fields.integer(windows.first_key, default=num_layers, low=0) if windows.first_key else 0
     end = fields.integer(windows.end_key, default=num_layers, low=0) if windows.end_key else num_layers
-    return [first <= layer < end and not (every and (layer + 1) % every == 0) for layer in range(num_layers)]
+    ahead = 0 if windows.full_first else 1
+    return [
+        first <= layer < end and not (every and (layer + ahead) % every == 0) for layer in range(num_layers)
+    ]

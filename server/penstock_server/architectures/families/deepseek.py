@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.families.shared_experts import CORRECTED, SHARED_NAMES
+from penstock_server.architectures.families.shared_experts import CORRECTED, SHARED_NAMES, with_sparse_layers
 from penstock_server.architectures.family import Experts, Family
 
 
@@ -55,21 +55,6 @@ DEEPSEEK_V3 = replace(
     adapt=None,
 )
 KIMI_K2 = replace(DEEPSEEK_V3, model_type="kimi_k2", title="Kimi K2")
-
-
-def with_sparse_layers(family: Family, raw: dict[str, Any]) -> Family:
-    """transformers names every layer."""
-    kinds = raw.get("mlp_layer_types")
-    if not isinstance(kinds, list) or family.experts is None:
-        return family
-    sparse = [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
-    return replace(
-        family,
-        experts=replace(family.experts, layers_key="sparse_layers"),
-        defaults={**family.defaults, "sparse_layers": sparse},
-    )
-
-
 DEEPSEEK_V32 = replace(
     DEEPSEEK_V3,
     model_type="deepseek_v32",

@@ -126,3 +126,9 @@ GEMMA4_UNIFIED_TEXT = replace(
     layer_inputs=None,
     experts=None,
 )
+VAULTGEMMA = replace(
+    GEMMA2,
+    model_type="vaultgemma",
+    title="VaultGemma 1B",
+    names=NameMap(mlp_input_norm="pre_feedforward_layernorm"),
+)

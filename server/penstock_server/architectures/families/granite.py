@@ -1,4 +1,5 @@
-"""Granite 3 and 4: Llama with a factor at each place where one can stand, dense and with experts; 4 with Mamba-2."""
+"""Granite 3 and 4: Llama with a factor at each place where one can stand, dense and with experts; 4 with Mamba-2.
+HyperCLOVA X has norms behind both parts, too."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,25 @@ GRANITE = Family(
     embedding_scale="embedding_multiplier",
     residual_multiplier="residual_multiplier",
     logit_divisor="logits_scaling",
+)
+
+
+def _with_norms_behind(family: Family, raw: dict[str, Any]) -> Family:
+    """Norms behind both parts, unless config.json says that there are none."""
+    if raw.get("use_post_norm") is False:
+        return family
+    names = replace(family.names, attention_output_norm="post_norm1", mlp_output_norm="post_norm2")
+    return replace(family, names=names)
+
+
+HYPERCLOVAX = replace(
+    GRANITE,
+    model_type="hyperclovax",
+    title="HyperCLOVA X SEED Think",
+    defaults={},
+    logit_scale="logits_scaling",
+    logit_divisor=1.0,
+    adapt=_with_norms_behind,
 )
 GRANITEMOE = replace(
     GRANITE,

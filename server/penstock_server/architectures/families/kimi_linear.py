@@ -4,8 +4,11 @@ which has no positions."""
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.families.deepseek import with_sparse_layers
-from penstock_server.architectures.families.shared_experts import CORRECTED, SHARED_NAMES
+from penstock_server.architectures.families.shared_experts import (
+    CORRECTED,
+    SHARED_NAMES,
+    with_sparse_layers,
+)
 from penstock_server.architectures.family import Family, Recurrent
 
 # Our keys, and those of the object in which checkpoints have the sizes.

@@ -1,9 +1,9 @@
-"""Llama 2 and 3, and those that are Llama under other names."""
+"""Llama 2 and 3, those that are Llama under other names, and those that differ in a fact or two."""
 
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.family import Family, NameMap
+from penstock_server.architectures.family import Family, NameMap, Windows
 
 
 def _with_own_names(family: Family, raw: dict[str, Any]) -> Family:
@@ -41,3 +41,41 @@ INTERNLM2 = Family(
 # Its models with experts have the same model_type.
 XVERSE = replace(LLAMA, model_type="xverse", title="XVERSE 7B, 13B, 65B", fixed={"num_experts": None})
 INTERNLM3 = replace(LLAMA, model_type="internlm3", title="InternLM 3", adapt=_with_own_names)
+HELIUM = replace(
+    LLAMA,
+    model_type="helium",
+    title="Helium 1",
+    defaults={"head_dim": 128, "rms_norm_eps": 1e-8, "rope_theta": 100000.0, "max_position_embeddings": 4096},
+    output_bias=False,
+    interleaved_rope=True,
+)
+IQUESTCODER = replace(
+    LLAMA,
+    model_type="iquestcoder",
+    title="IQuest-Coder V1",
+    defaults={"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072},
+    # As its makers' code knows them, and no published model has them.
+    fixed={"clip_qkv": None, "use_sliding_window": False},
+)
+CWM = replace(
+    LLAMA,
+    model_type="cwm",
+    title="Code World Model",
+    defaults={
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 131072,
+        "sliding_window": 8192,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 16.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    },
+    qkv_bias=False,
+    output_bias=False,
+    windows=Windows(full_every=4, full_first=True),
+)

@@ -1,4 +1,6 @@
-"""Nemotron 3 and 4 and Arcee (AFM): feed-forward layers without a gate, of squared positive numbers."""
+"""Nemotron 3 and 4, Arcee (AFM) and Jais 2: feed-forward layers without a gate, of squared positive numbers."""
+
+from dataclasses import replace
 
 from penstock_server.architectures.family import Family
 
@@ -23,4 +25,17 @@ NEMOTRON = Family(
     output_bias="attention_bias",
     mlp_bias="mlp_bias",
     gated=False,
+)
+JAIS2 = replace(
+    NEMOTRON,
+    model_type="jais2",
+    title="Jais 2",
+    defaults={
+        "hidden_act": "relu2",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "max_position_embeddings": 8192,
+    },
+    norm_weight_offset=0.0,
+    norm_eps="layer_norm_eps",
 )

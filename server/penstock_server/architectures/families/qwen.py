@@ -1,5 +1,8 @@
-"""Qwen2, Qwen2.5 and Qwen3, dense and with experts."""
+"""Qwen2, Qwen2.5 and Qwen3, dense and with experts; Mellum 2, whose layers are of two kinds."""
 
+from dataclasses import replace
+
+from penstock_server.architectures.families.shared_experts import with_sparse_layers
 from penstock_server.architectures.family import Experts, Family, Windows
 
 _UPPER_LAYERS = Windows(first_key="max_window_layers", switch_key="use_sliding_window")
@@ -30,4 +33,20 @@ QWEN3_MOE = Family(
     qk_norm="head",
     windows=Windows(switch_key="use_sliding_window"),
     experts=Experts(),
+)
+MELLUM = replace(
+    QWEN3_MOE,
+    model_type="mellum",
+    title="Mellum 2",
+    defaults={
+        "head_dim": 128,
+        "norm_topk_prob": True,
+        "rope_theta": 500000.0,
+        "max_position_embeddings": 131072,
+        "sliding_window": 1024,
+    },
+    # Those that are named, else none.
+    windows=Windows(full_every=1),
+    local_rope=("", 10000.0),
+    adapt=with_sparse_layers,
 )

@@ -1,4 +1,5 @@
-"""Routers with a correction, groups and a scale, and shared experts: dots.llm1, GLM-4.5, MiniMax-M2, ERNIE 4.5."""
+"""Routers with a correction, groups and a scale, and shared experts: dots.llm1, GLM-4.5, MiniMax-M2, ERNIE 4.5, Solar
+Open, Sarvam, Hy3."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,21 @@ CORRECTED = Experts(
     shared_count="n_shared_experts",
     gates_shared=False,
 )
+
+
+def with_sparse_layers(family: Family, raw: dict[str, Any]) -> Family:
+    """transformers names every layer."""
+    kinds = raw.get("mlp_layer_types")
+    if not isinstance(kinds, list) or family.experts is None:
+        return family
+    sparse = [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
+    return replace(
+        family,
+        experts=replace(family.experts, layers_key="sparse_layers"),
+        defaults={**family.defaults, "sparse_layers": sparse},
+    )
+
+
 DOTS1 = Family(
     "dots1",
     "dots.llm1",
@@ -113,4 +129,98 @@ ERNIE4_5_MOE = Family(
         gates_shared=False,
     ),
     names=replace(SHARED_NAMES, router_correction="mlp.moe_statics.e_score_correction_bias"),
+)
+SOLAR_OPEN = replace(
+    GLM4_MOE,
+    model_type="solar_open",
+    title="Solar Open 100B",
+    # No layer is dense.
+    aliases={**GLM4_MOE.aliases, "intermediate_size": "moe_intermediate_size"},
+    defaults={
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "norm_topk_prob": True,
+        "n_shared_experts": 1,
+        "max_position_embeddings": 131072,
+    },
+    qk_norm=None,
+    qk_norm_key="",
+    experts=replace(CORRECTED, first_layer_key=""),
+)
+# Our keys, and those of its makers; transformers writes ours.
+_OF_SARVAM = {
+    "num_experts": "num_experts",
+    "n_shared_experts": "num_shared_experts",
+    "attention_bias": "use_qkv_bias",
+}
+
+
+def _with_keys_of_sarvam(family: Family, raw: dict[str, Any]) -> Family:
+    aliases = {ours: theirs for ours, theirs in _OF_SARVAM.items() if theirs in raw}
+    return replace(family, aliases={**family.aliases, **aliases})
+
+
+SARVAM_MOE = replace(
+    GLM4_MOE,
+    model_type="sarvam_moe",
+    title="Sarvam 30B",
+    defaults={
+        "head_dim": 64,
+        "rope_theta": 8e6,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+        "routed_scaling_factor": 2.5,
+        "use_qk_norm": True,
+        "max_position_embeddings": 131072,
+    },
+    # Keys of its makers.
+    fixed={"use_bias": False, "moe_router_enable_expert_bias": True},
+    names=replace(
+        SHARED_NAMES,
+        embedding="model.word_embeddings",
+        qkv="attention.query_key_value",
+        output="attention.dense",
+        query_norm="attention.query_layernorm",
+        key_norm="attention.key_layernorm",
+        router_correction="mlp.gate.expert_bias",
+    ),
+    adapt=_with_keys_of_sarvam,
+)
+HY_V3 = Family(
+    "hy_v3",
+    "Hy3",
+    defaults={
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 11158840.0,
+        "max_position_embeddings": 131072,
+        "first_k_dense_replace": 1,
+        "num_shared_experts": 1,
+        "router_scaling_factor": 2.826,
+    },
+    # A bias would be in the shared expert, too. The others are keys of its makers.
+    fixed={"mlp_bias": False, "qk_norm": True, "route_norm": True},
+    qkv_bias="attention_bias",
+    output_bias="attention_bias",
+    qk_norm="head",
+    experts=Experts(
+        normalized=True,
+        sigmoid=True,
+        wide_router=True,
+        correction_dims=1,
+        scale="router_scaling_factor",
+        first_layer_key="first_k_dense_replace",
+        shared_count="num_shared_experts",
+        gates_shared=False,
+    ),
+    names=NameMap(
+        router="mlp.router.gate",
+        router_correction="mlp.expert_bias",
+        shared_gate="mlp.shared_mlp.gate_proj",
+        shared_up="mlp.shared_mlp.up_proj",
+        shared_down="mlp.shared_mlp.down_proj",
+    ),
+    adapt=with_sparse_layers,
 )
