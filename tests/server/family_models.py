@@ -368,6 +368,27 @@ CASES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2, "attention_bias": True,
     },
     "llama4_text-flat": {"family": "llama4_text", **_CHUNKED, "attn_temperature_tuning": False, "layer_types": None},
+    "afmoe": {
+        "family": "afmoe", **_EXPERTS, "head_dim": 20, "num_dense_layers": 1, "sliding_window": 9,
+        "num_hidden_layers": 4, "num_shared_experts": 1, "route_scale": 1.7,
+    },
+    "afmoe-scaled": {
+        "family": "afmoe", **_EXPERTS, "head_dim": 20, "sliding_window": 9, "layer_types": _LAYERS, "mup_enabled": True,
+    },
+    "granite_swa": {
+        "family": "granite_swa", **_EVEN_HEADS, "sliding_window": 9, "num_hidden_layers": 5,
+        "layer_rope_theta": [0, 500.0, 10000, 500.0, 0], "attention_multiplier": 0.3, "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4, "logits_scaling": 2.5, **_BIAS,
+    },
+    "granitemoe_swa": {
+        "family": "granitemoe_swa", **_EVEN_HEADS, "sliding_window": 9, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "shared_intermediate_size": 52, "attention_multiplier": 0.3,
+    },
+    "granitemoe_swa-no-rotation": {
+        "family": "granitemoe_swa", **_EVEN_HEADS, "sliding_window": 9, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "layer_types": _LAYERS, "layer_rope_theta": [0, 0, 0],
+    },
+    "nanochat": {"family": "nanochat", **_EVEN_HEADS, "num_key_value_heads": 4},
     "aria_text": {
         "family": "aria_text", **_EVEN_HEADS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 2,
         "intermediate_size": 44, "attention_bias": True,

@@ -222,6 +222,10 @@ def _positions(family: Family) -> str:
     kinds = ["rotary"]
     if family.interleaved_rope:
         kinds.append("in neighbouring pairs")
+    if family.backward_rope:
+        kinds.append("backwards")
+    if family.thetas_key:
+        kinds.append("or none, by a theta of each layer")
     if family.rope_only_in_windows:
         kinds.append("only in layers with a window")
     if family.local_rope is not None:

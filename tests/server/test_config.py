@@ -129,6 +129,9 @@ def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> Non
         ({**_LLAMA4, "rope_scaling": _LONG_YARN}, "is 'yarn'; expected a kind that keeps the size of queries"),
         ({**_PHI_MOE, "num_experts_per_tok": 3}, "num_experts_per_tok is 3; expected 2"),
         ({**_PHI_MOE, "router_jitter_noise": -1}, "router_jitter_noise is -1"),
+        ({"model_type": "granite_swa", "layer_rope_theta": [1e4, 0.5, 0]}, "0 or a number above 1 for each"),
+        ({"model_type": "granite_swa", "layer_rope_theta": [0, 0]}, r"layer_rope_theta is \[0, 0\]"),
+        ({"model_type": "afmoe", "attention_bias": True}, "attention_bias is True; expected False"),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, r"clip_qkv is 8\.0"),
         ({**_GROUPED, "n_routed_experts": 6}, "n_group is 4; expected groups of the same size"),
         ({**_GROUPED, "n_routed_experts": 8}, "num_experts_per_tok is 3; expected a whole number from 1 to 2"),
@@ -229,3 +232,13 @@ def test_the_first_of_some_layers_may_be_the_one_that_sees_everything(tmp_path: 
     spec = spec_of(tmp_path, **{**sizes(), "model_type": "cwm", "sliding_window": 7, "num_hidden_layers": 6})
     assert [layer.window for layer in spec.layers] == [None, 7, 7, 7, None, 7]
     assert (spec.ropes[0].kind, spec.ropes[0].theta, spec.ropes[0].scaling["factor"]) == ("llama3", 1e6, 16.0)
+
+
+def test_layers_rotate_by_the_angles_that_are_listed(tmp_path: Path) -> None:
+    config = {**sizes(), "model_type": "granite_swa", "rope_theta": 7.0}
+    assert [layer.rope for layer in spec_of(tmp_path, **config).layers] == [0, 0, 0]
+    spec = spec_of(tmp_path, **config, layer_rope_theta=[1e4, 0, 500])
+    assert [layer.rope for layer in spec.layers] == [1, None, 0]
+    assert [rope.theta for rope in spec.ropes] == [500.0, 1e4]
+    spec = spec_of(tmp_path, **config, layer_rope_theta=[0, 0, 0])
+    assert ([layer.rope for layer in spec.layers], spec.ropes) == ([None] * 3, ())

@@ -69,3 +69,11 @@ def test_models_without_rotary_positions_are_refused(saved_model: Callable[..., 
         open_folder(saved_model("gpt2").folder, overrides=overrides)
     with pytest.raises(StartError, match="the code of transformers"):
         open_folder(saved_model().folder, model_impl="transformers", overrides=overrides)
+
+
+def test_layers_that_rotate_by_different_angles_are_refused(saved_model: Callable[..., Any]) -> None:
+    made = saved_model("granite_swa", hidden_size=64, head_dim=None, layer_rope_theta=[10000.0, 0.0, 500.0])
+    with pytest.raises(StartError, match="the layers of this model rotate by different angles"):
+        load_spec(made.folder, RopeOverride("linear", 2.0))
+    made = saved_model("granite_swa", hidden_size=64, head_dim=None, layer_rope_theta=[10000.0, 0.0, 10000.0])
+    assert [rope.kind for rope in load_spec(made.folder, RopeOverride("linear", 2.0)).ropes] == ["linear"]

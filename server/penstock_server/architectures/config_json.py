@@ -8,7 +8,7 @@ from penstock_server.architectures.family import Experts, Family, QkNorm
 from penstock_server.architectures.fields import Fields, read_json
 from penstock_server.architectures.kv_layers import check_heads, read_index_sources, read_kv_layers
 from penstock_server.architectures.recurrent import read_parts, read_recurrent
-from penstock_server.architectures.rope import read_ropes, replace_scaling
+from penstock_server.architectures.rope import read_ropes, read_thetas, replace_scaling
 from penstock_server.architectures.spec import (
     Activation,
     Factors,
@@ -71,6 +71,7 @@ def build_spec(
         layers=layers,
         ropes=ropes,
         interleaved_rope=fields.fact(family.interleaved_rope),
+        backward_rope=family.backward_rope,
         norm=_norm(fields, family),
         attention_scale=attention_scale,
         attention_soft_cap=fields.number_fact(family.attention_soft_cap),
@@ -135,7 +136,9 @@ def _ropes(
     rotated = heads.latent.rope_dim if heads.latent else heads.dim
     full = next((layer.kv_heads.dim for layer in layers if layer.kv_heads and layer.window is None), rotated)
     ropes = read_ropes(fields, family, (full, rotated), longest)
-    return (ropes, longest) if rope is None else replace_scaling(ropes, rope, longest)
+    if rope is None:
+        return ropes, longest
+    return replace_scaling(ropes, rope, longest, bool(family.thetas_key))
 
 
 def _qk_norm(fields: Fields, family: Family, ropes: tuple[RopeSpec, ...]) -> QkNorm | None:
@@ -168,7 +171,7 @@ def _norm(fields: Fields, family: Family) -> NormSpec:
 
 
 def _embedding_scale(fields: Fields, family: Family) -> float:
-    if family.scales_embedding_by_size:
+    if fields.fact(family.scales_embedding_by_size):
         return float(fields.integer("hidden_size") ** 0.5)
     return fields.number_fact(family.embedding_scale) or 1.0
 
@@ -301,6 +304,11 @@ def _layers(fields: Fields, family: Family, usual: KvHeads) -> tuple[LayerSpec, 
     kv_layers = read_kv_layers(fields, family, usual, windows)
     check_heads(fields, fields.integer("num_attention_heads"), kv_layers)
     has_experts = _has_experts(fields, family.experts)
+    thetas = read_thetas(fields, family)
+
+    def rope_of(layer: int) -> int | None:
+        return _rope_of(family, windows[layer]) if thetas is None else thetas.of_layers[layer]
+
     index_sources = read_index_sources(fields, num_layers) if family.indexed else (None,) * num_layers
     wide = 2 * fields.integer("intermediate_size") if _has_wide_readers(fields, family) else None
 
@@ -312,7 +320,7 @@ def _layers(fields: Fields, family: Family, usual: KvHeads) -> tuple[LayerSpec, 
     return tuple(
         LayerSpec(
             window=window,
-            rope=_rope_of(family, window) if rotates[layer] and parts[layer].attention else None,
+            rope=rope_of(layer) if rotates[layer] and parts[layer].attention else None,
             is_sparse=is_sparse(layer),
             has_attention=parts[layer].attention,
             is_recurrent=parts[layer].recurrent,

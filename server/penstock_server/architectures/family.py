@@ -52,6 +52,8 @@ class NameMap:
     key: str = "self_attn.k_proj"
     value: str = "self_attn.v_proj"
     output: str = "self_attn.o_proj"
+    # Of gates that have a projection of their own.
+    attention_gate: str = ""
     # Of attention over latents: the way down and up of queries, and that of keys and values.
     query_down: str = "self_attn.q_a_proj"
     query_down_norm: str = "self_attn.q_a_layernorm"
@@ -254,7 +256,7 @@ class Family:
     # Queries see the best positions only, as an index chooses them; whether its heads rotate in neighbouring pairs.
     indexed: bool = False
     interleaved_index: bool = False
-    # The queries' projection also makes a gate of what each head finds.
+    # The queries' projection, or one beside it, also makes a gate of what each head finds.
     gated_attention: bool = False
     # Keys of the key heads and the size of heads in layers that see everything; the first counts where values are made
     # as keys are.
@@ -283,6 +285,8 @@ class Family:
     # How many rows of the table of learned positions come before that of the first token.
     position_offset: int = 0
     interleaved_rope: Fact = False
+    # Angles are turned backwards.
+    backward_rope: bool = False
     # The key with how many numbers of a head are rotated; else it is a part of them.
     rotary_dim_key: str = ""
     # None: all layers rotate.
@@ -291,6 +295,8 @@ class Family:
     rope_only_in_windows: bool = False
     # Layers with a window have a rotary embedding of their own, with this theta and no scaling.
     local_rope: tuple[str, float] | None = None
+    # The key with the theta of each layer, 0 for one that does not rotate; without that list all have the model's.
+    thetas_key: str = ""
     # Other names for kinds of rotary scaling.
     rope_kinds: Mapping[str, str] = field(default_factory=dict)
     activation: str = "hidden_act"
@@ -307,7 +313,7 @@ class Family:
     # Keys of the factors of what attention takes and gives, of the gates and of what feed-forward gives (`Factors`).
     has_factors: bool = False
     embedding_scale: Number = 1.0
-    scales_embedding_by_size: bool = False
+    scales_embedding_by_size: Fact = False
     residual_multiplier: Number = 1.0
     logit_scale: Number = 1.0
     logit_divisor: Number = 1.0

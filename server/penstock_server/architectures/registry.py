@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock_server.architectures.config_json import build_spec
+from penstock_server.architectures.families.afmoe import AFMOE
 from penstock_server.architectures.families.apertus import APERTUS
 from penstock_server.architectures.families.aria import ARIA_TEXT
 from penstock_server.architectures.families.baichuan import BAICHUAN
@@ -36,7 +37,9 @@ from penstock_server.architectures.families.gpt import CODEGEN, GPT2, GPT_BIGCOD
 from penstock_server.architectures.families.gpt_oss import GPT_OSS
 from penstock_server.architectures.families.granite import (
     GRANITE,
+    GRANITE_SWA,
     GRANITEMOE,
+    GRANITEMOE_SWA,
     GRANITEMOEHYBRID,
     GRANITEMOESHARED,
     HYPERCLOVAX,
@@ -65,6 +68,7 @@ from penstock_server.architectures.families.mamba import (
 )
 from penstock_server.architectures.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL, MISTRAL4
 from penstock_server.architectures.families.mixtral import MIXTRAL
+from penstock_server.architectures.families.nanochat import NANOCHAT
 from penstock_server.architectures.families.nemotron import ARCEE, JAIS2, NEMOTRON
 from penstock_server.architectures.families.olmo2 import FLEX_OLMO, OLMO, OLMO2, OLMO3, OLMOE
 from penstock_server.architectures.families.opt import OPT
@@ -105,7 +109,7 @@ _ROWS = (
     XVERSE, MINISTRAL3, MISTRAL4, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, GLM4V, GLM4V_MOE,
     GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT, DEEPSEEK_V32, GLM_MOE_DSA, DBRX, OLMO, PHIMOE,
     ARIA_TEXT, CWM, EXAONE, EXAONE_MOE, HELIUM, HYPERCLOVAX, HY_V3, IQUESTCODER, JAIS2, MELLUM, SARVAM_MOE, SOLAR_OPEN,
-    VAULTGEMMA,
+    VAULTGEMMA, AFMOE, GRANITE_SWA, GRANITEMOE_SWA, NANOCHAT,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

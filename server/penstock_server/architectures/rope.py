@@ -5,7 +5,7 @@ where they differ.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_server.architectures.family import Family
 from penstock_server.architectures.fields import Fields
@@ -45,6 +45,10 @@ def read_ropes(
     if by_kind and family.local_rope is None:
         raise fields.error("rope_parameters", scaling, "one set of numbers for all layers")
     whole, local = (_Reader(fields, family, dim, max_sequence_len) for dim in dims)
+    thetas = read_thetas(fields, family)
+    if thetas is not None:
+        each = ({**scaling, "rope_theta": theta} for theta in thetas.values)
+        return tuple(whole.read(numbers, "rope_theta", None) for numbers in each)
     if family.local_rope is None:
         return (whole.read(scaling, "rope_theta", None),)
     local_key, local_theta = family.local_rope
@@ -55,15 +59,42 @@ def read_ropes(
     )
 
 
+class Thetas(NamedTuple):
+    """Those of all layers, each once, and the number of each layer's among them; None: it does not rotate."""
+
+    values: tuple[float, ...]
+    of_layers: tuple[int | None, ...]
+
+
+def read_thetas(fields: Fields, family: Family) -> Thetas | None:
+    """None: every layer has that of the model."""
+    if not family.thetas_key or fields.get(family.thetas_key) is None:
+        return None
+    listed, num_layers = fields.get(family.thetas_key), fields.integer("num_hidden_layers")
+    if not isinstance(listed, list) or len(listed) != num_layers or not all(map(_is_theta, listed)):
+        expected = f"0 or a number above 1 for each of the {num_layers} layers"
+        raise fields.error(family.thetas_key, listed, expected)
+    values = tuple(sorted({float(theta) for theta in listed if theta}))
+    return Thetas(values, tuple(values.index(theta) if theta else None for theta in listed))
+
+
+def _is_theta(value: Any) -> bool:
+    return type(value) in (int, float) and (value == 0 or 1 < value < 1e30)
+
+
 def replace_scaling(
-    ropes: tuple[RopeSpec, ...], override: RopeOverride, max_sequence_len: int
+    ropes: tuple[RopeSpec, ...], override: RopeOverride, max_sequence_len: int, has_thetas: bool = False
 ) -> tuple[tuple[RopeSpec, ...], int]:
     """Another scaling in the place of config.json's, and the longest sequence with it.
 
-    Layers with a window keep theirs: what they see does not become longer.
+    Layers with a window keep theirs: what they see does not become longer. `has_thetas`: layers have a theta each.
     """
     if not ropes:
         raise StartError("--rope-scaling and --rope-factor: the positions of this model are not rotary")
+    if has_thetas and len(ropes) > 1:
+        raise StartError(
+            "--rope-scaling and --rope-factor: the layers of this model rotate by different angles"
+        )
     numbers = {"factor": override.factor, "original_max_position_embeddings": float(max_sequence_len)}
     scaled = replace(ropes[0], kind=override.kind, scaling=numbers)
     return (scaled, *ropes[1:]), int(max_sequence_len * override.factor)

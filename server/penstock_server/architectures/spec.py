@@ -218,6 +218,7 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     ropes: tuple[RopeSpec, ...]
     interleaved_rope: bool
+    backward_rope: bool
     norm: NormSpec
     attention_scale: float
     attention_soft_cap: float | None

@@ -4,7 +4,7 @@ HyperCLOVA X has norms behind both parts, too."""
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.family import Experts, Family, NameMap, Recurrent
+from penstock_server.architectures.family import Experts, Family, NameMap, Recurrent, Windows
 
 GRANITE = Family(
     "granite",
@@ -59,6 +59,31 @@ GRANITEMOESHARED = replace(
         GRANITEMOE.names,
         shared_gate_up="shared_mlp.input_linear",
         shared_down="shared_mlp.output_linear",
+    ),
+)
+_WINDOWS = {"sliding_window": 128, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
+GRANITE_SWA = replace(
+    GRANITE,
+    model_type="granite_swa",
+    title="Granite with windows (Swash) 2B",
+    defaults={**GRANITE.defaults, **_WINDOWS},
+    sinks=True,
+    windows=Windows(full_every=4, full_first=True),
+    thetas_key="layer_rope_theta",
+)
+GRANITEMOE_SWA = replace(
+    GRANITEMOESHARED,
+    model_type="granitemoe_swa",
+    title="Granite with windows (Swash) 3B-A600M",
+    defaults={**GRANITE.defaults, **_WINDOWS, "shared_intermediate_size": 0},
+    sinks=True,
+    windows=GRANITE_SWA.windows,
+    thetas_key=GRANITE_SWA.thetas_key,
+    names=replace(
+        GRANITEMOESHARED.names,
+        router="block_sparse_moe.router",
+        experts_gate_up="block_sparse_moe.experts.gate_up_proj",
+        experts_down="block_sparse_moe.experts.down_proj",
     ),
 )
 

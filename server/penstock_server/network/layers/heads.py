@@ -65,16 +65,25 @@ def pair_order(rotary_dim: int, head_dim: int) -> Arrange:
     """Reorders numbers that are rotated in neighbouring pairs for rotation in halves; scores stay the same."""
     rotated = torch.arange(rotary_dim, device="cpu").view(-1, 2).T.flatten()
     order = torch.cat((rotated, torch.arange(rotary_dim, head_dim, device="cpu")))
+    return partial(_reordered, order, head_dim)
 
-    def arrange(rows: torch.Tensor) -> torch.Tensor:
-        heads = rows.view(-1, head_dim, *rows.shape[1:])
-        return heads[:, order].view(rows.shape)
 
-    return arrange
+def _half_order(rotary_dim: int, head_dim: int) -> Arrange:
+    """Swaps both halves of what is rotated, so that angles that were turned backwards are turned forwards."""
+    order = torch.arange(head_dim, device="cpu")
+    order[:rotary_dim] = order[:rotary_dim].roll(rotary_dim // 2)
+    return partial(_reordered, order, head_dim)
+
+
+def _reordered(order: torch.Tensor, head_dim: int, rows: torch.Tensor) -> torch.Tensor:
+    heads = rows.view(-1, head_dim, *rows.shape[1:])
+    return heads[:, order].view(rows.shape)
 
 
 def head_order(spec: ModelSpec) -> Arrange | None:
     """How the rows of a query or key head are reordered; None: they are not."""
+    if spec.backward_rope:
+        return _half_order(spec.ropes[0].rotary_dim, spec.head_dim)
     return pair_order(spec.ropes[0].rotary_dim, spec.head_dim) if spec.interleaved_rope else None
 
 
@@ -87,8 +96,12 @@ def _split_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[Rows]:
 
     kv = (spec.num_kv_heads, share.first_kv_head, share.num_kv_heads)
     # Before the queries of all heads, their gates.
-    parts, query_order = (2, partial(_gates_first, dim, order)) if spec.gated_attention else (1, order)
+    is_mixed = spec.gated_attention and not names.attention_gate
+    parts, query_order = (2, partial(_gates_first, dim, order)) if is_mixed else (1, order)
+    heads = (spec.num_heads, share.first_head, share.num_heads)
+    gates = [rows(names.attention_gate, *heads, None)] if names.attention_gate else []
     return [
+        *gates,
         rows(
             names.query,
             parts * spec.num_heads,
