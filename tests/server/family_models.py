@@ -393,6 +393,19 @@ CASES: dict[str, dict[str, Any]] = {
         "family": "aria_text", **_EVEN_HEADS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 2,
         "intermediate_size": 44, "attention_bias": True,
     },
+    "cohere2_moe": {
+        "family": "cohere2_moe", "num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 44, "head_dim": 20,
+        "sliding_window": 9, "num_shared_experts": 2, "num_hidden_layers": 6, "first_k_dense_replace": 1,
+        "logit_scale": 0.5, "attention_bias": True,
+    },
+    "cohere2_moe-summed": {
+        "family": "cohere2_moe", "num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 44, "head_dim": 20,
+        "sliding_window": 9, "num_shared_experts": 1, "num_hidden_layers": 4, "prefix_dense_intermediate_size": 132,
+        "prefix_dense_sliding_window_pattern": 2, "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
+        "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+        "expert_selection_fn": "sigmoid", "norm_topk_prob": False, "rms_norm_eps": 1e-6, "logit_scale": 0.5,
+        "shared_expert_combination_strategy": "sum", "tie_word_embeddings": True,
+    },
     "cwm": {"family": "cwm", "head_dim": 20, "sliding_window": 9, "num_hidden_layers": 5},
     "exaone": {"family": "exaone", **_EVEN_HEADS, **_BIAS},
     "exaone_moe": {

@@ -242,3 +242,40 @@ def test_layers_rotate_by_the_angles_that_are_listed(tmp_path: Path) -> None:
     assert [rope.theta for rope in spec.ropes] == [500.0, 1e4]
     spec = spec_of(tmp_path, **config, layer_rope_theta=[0, 0, 0])
     assert ([layer.rope for layer in spec.layers], spec.ropes) == ([None] * 3, ())
+
+
+# North Mini Code, but for its sizes.
+_NORTH = {
+    "model_type": "cohere2_moe", "expert_selection_fn": "sigmoid", "first_k_dense_replace": 1, "intermediate_size": 44,
+    "layer_norm_eps": 1e-5, "norm_topk_prob": False, "num_experts": 8, "num_experts_per_tok": 2,
+    "num_shared_experts": 0, "prefix_dense_intermediate_size": 132, "prefix_dense_sliding_window_pattern": 1,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 50000, "sliding_window": 9, "tie_word_embeddings": None, "use_parallel_block": True,
+    "use_qk_norm": False,
+}  # fmt: skip
+
+
+def test_dense_layers_before_experts_rotate_though_they_see_everything(tmp_path: Path) -> None:
+    config = {**sizes(), **_NORTH, "num_hidden_layers": 6}
+    spec = spec_of(tmp_path, **config)
+    assert [layer.window for layer in spec.layers] == [None, 9, 9, 9, None, 9]
+    assert [layer.rope for layer in spec.layers] == [0, 0, 0, 0, None, 0]
+    assert [layer.is_sparse for layer in spec.layers] == [False] + [True] * 5
+    assert (spec.intermediate_size, spec.moe.expert_size, spec.moe.shared_size) == (132, 44, 0)
+    assert (spec.norm.centered, spec.norm.eps, spec.tied_embeddings, spec.moe.normalized) == (
+        False,
+        1e-6,
+        True,
+        False,
+    )
+    with pytest.raises(
+        StartError, match=r"mlp_layer_types is .*; expected dense or sparse for each of the 6 layers"
+    ):
+        spec_of(tmp_path, **config, mlp_layer_types=["sparse"])
+    for key, value in (
+        ("sliding_window_pattern", 0),
+        ("first_k_dense_replace", -1),
+        ("expert_selection_fn", "tanh"),
+    ):
+        with pytest.raises(StartError, match=f"{key} is '?{value}'?; expected"):
+            spec_of(tmp_path, **{**config, key: value})

@@ -120,9 +120,11 @@ def check_prefix(execute: Execute, want: Expected) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "afmoe",
         "baichuan",
         "baichuan2-13b",
         "bamba",
+        "dbrx",
         "deepseek_v3",
         "glm4_moe",
         "gptj",

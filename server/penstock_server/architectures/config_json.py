@@ -345,8 +345,21 @@ def _has_experts(fields: Fields, experts: Experts | None) -> bool:
 
 
 def _sparse_layers(fields: Fields, experts: Experts | None, num_layers: int) -> list[int] | None:
-    """The layers with experts, where they are listed."""
-    if experts is None or not experts.layers_key:
+    """The layers with experts, where they are listed. transformers may name the kind of every layer."""
+    if experts is None:
+        return None
+    kinds = fields.get("mlp_layer_types")
+    if kinds is not None:
+        known = ("dense", "sparse")
+        if (
+            not isinstance(kinds, list)
+            or len(kinds) != num_layers
+            or any(kind not in known for kind in kinds)
+        ):
+            expected = f"{' or '.join(known)} for each of the {num_layers} layers"
+            raise fields.error("mlp_layer_types", kinds, expected)
+        return [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
+    if not experts.layers_key:
         return None
     listed = fields.get(experts.layers_key)
     if listed is None:
@@ -397,6 +410,7 @@ def _moe(fields: Fields, experts: Experts | None) -> MoeSpec | None:
         distance=None if jitter is None else 2 * jitter,
         shared_size=_shared_size(fields, experts, expert_size),
         gates_shared=experts.gates_shared,
+        averages_shared=experts.averages_shared,
         beside_dense=experts.beside_dense,
     )
 

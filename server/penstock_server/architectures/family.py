@@ -184,6 +184,8 @@ class Experts:
     shared_count: str = ""
     # The shared expert has a weight of its own for every token.
     gates_shared: bool = True
+    # What it gives and what the others give are not added, but count half each.
+    averages_shared: bool = False
     # Experts stand beside the dense feed-forward of every layer, where the switch is on.
     beside_dense: bool = False
     switch_key: str = ""

@@ -10,6 +10,7 @@ from penstock_server.architectures.families.aria import ARIA_TEXT
 from penstock_server.architectures.families.baichuan import BAICHUAN
 from penstock_server.architectures.families.bloom import BLOOM, MPT
 from penstock_server.architectures.families.cohere import COHERE, COHERE2
+from penstock_server.architectures.families.cohere2_moe import COHERE2_MOE
 from penstock_server.architectures.families.dbrx import DBRX
 from penstock_server.architectures.families.deepseek import (
     DEEPSEEK_V2,
@@ -109,7 +110,7 @@ _ROWS = (
     XVERSE, MINISTRAL3, MISTRAL4, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, GLM4V, GLM4V_MOE,
     GEMMA4_TEXT, GEMMA4_UNIFIED_TEXT, DEEPSEEK_V32, GLM_MOE_DSA, DBRX, OLMO, PHIMOE,
     ARIA_TEXT, CWM, EXAONE, EXAONE_MOE, HELIUM, HYPERCLOVAX, HY_V3, IQUESTCODER, JAIS2, MELLUM, SARVAM_MOE, SOLAR_OPEN,
-    VAULTGEMMA, AFMOE, GRANITE_SWA, GRANITEMOE_SWA, NANOCHAT,
+    VAULTGEMMA, AFMOE, GRANITE_SWA, GRANITEMOE_SWA, NANOCHAT, COHERE2_MOE,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

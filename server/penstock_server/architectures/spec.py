@@ -180,6 +180,8 @@ class MoeSpec:
     shared_size: int
     # Whether that expert has a weight of its own for every token.
     gates_shared: bool
+    # Whether it counts half, and the others together the other half.
+    averages_shared: bool
     # They stand beside the dense feed-forward, with norms of their own, and read what that reads before its norm.
     beside_dense: bool
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.families.shared_experts import CORRECTED, SHARED_NAMES, with_sparse_layers
+from penstock_server.architectures.families.shared_experts import CORRECTED, SHARED_NAMES
 from penstock_server.architectures.family import Experts, Family
 
 
@@ -67,7 +67,6 @@ DEEPSEEK_V32 = replace(
         "index_n_heads": 64,
         "max_position_embeddings": 163840,
     },
-    adapt=with_sparse_layers,
 )
 GLM_MOE_DSA = replace(
     DEEPSEEK_V32,
@@ -96,7 +95,6 @@ GLM4_MOE_LITE = replace(
         "routed_scaling_factor": 1.8,
         "max_position_embeddings": 202752,
     },
-    adapt=with_sparse_layers,
 )
 
 

@@ -5,11 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock_server.architectures.families.llama import LLAMA
-from penstock_server.architectures.families.shared_experts import (
-    CORRECTED,
-    SHARED_NAMES,
-    with_sparse_layers,
-)
+from penstock_server.architectures.families.shared_experts import CORRECTED, SHARED_NAMES
 from penstock_server.architectures.family import Family, NameMap, Windows
 
 # Our keys, and those of its makers; transformers writes ours.
@@ -70,11 +66,6 @@ EXAONE4 = Family(
     adapt=_adapt,
 )
 
-
-def _with_layers(family: Family, raw: dict[str, Any]) -> Family:
-    return with_sparse_layers(_adapt(family, raw), raw)
-
-
 EXAONE_MOE = replace(
     EXAONE4,
     model_type="exaone_moe",
@@ -89,5 +80,4 @@ EXAONE_MOE = replace(
     },
     experts=CORRECTED,
     names=replace(SHARED_NAMES, router_correction="mlp.e_score_correction_bias"),
-    adapt=_with_layers,
 )

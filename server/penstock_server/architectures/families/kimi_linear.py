@@ -4,11 +4,7 @@ which has no positions."""
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.families.shared_experts import (
-    CORRECTED,
-    SHARED_NAMES,
-    with_sparse_layers,
-)
+from penstock_server.architectures.families.shared_experts import CORRECTED, SHARED_NAMES
 from penstock_server.architectures.family import Family, Recurrent
 
 # Our keys, and those of the object in which checkpoints have the sizes.
@@ -22,7 +18,6 @@ _SIZES = {
 def _with_layers(family: Family, raw: dict[str, Any]) -> Family:
     """As its makers write it: sizes and kinds of layers in an object, where layers are counted from 1. Where no kind is
     written, every fourth layer attends, counted from 0, but the first."""
-    family = with_sparse_layers(family, raw)
     written, num_layers = raw.get("linear_attn_config", {}), raw.get("num_hidden_layers")
     if not isinstance(written, dict) or not isinstance(num_layers, int) or not 0 < num_layers < 10**4:
         return family

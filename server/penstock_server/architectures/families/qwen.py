@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from penstock_server.architectures.families.shared_experts import with_sparse_layers
 from penstock_server.architectures.family import Experts, Family, Windows
 
 _UPPER_LAYERS = Windows(first_key="max_window_layers", switch_key="use_sliding_window")
@@ -48,5 +47,4 @@ MELLUM = replace(
     # Those that are named, else none.
     windows=Windows(full_every=1),
     local_rope=("", 10000.0),
-    adapt=with_sparse_layers,
 )

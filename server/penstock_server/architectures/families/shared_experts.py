@@ -23,21 +23,6 @@ CORRECTED = Experts(
     shared_count="n_shared_experts",
     gates_shared=False,
 )
-
-
-def with_sparse_layers(family: Family, raw: dict[str, Any]) -> Family:
-    """transformers names every layer."""
-    kinds = raw.get("mlp_layer_types")
-    if not isinstance(kinds, list) or family.experts is None:
-        return family
-    sparse = [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
-    return replace(
-        family,
-        experts=replace(family.experts, layers_key="sparse_layers"),
-        defaults={**family.defaults, "sparse_layers": sparse},
-    )
-
-
 DOTS1 = Family(
     "dots1",
     "dots.llm1",
@@ -222,5 +207,4 @@ HY_V3 = Family(
         shared_up="mlp.shared_mlp.up_proj",
         shared_down="mlp.shared_mlp.down_proj",
     ),
-    adapt=with_sparse_layers,
 )

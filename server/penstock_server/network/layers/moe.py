@@ -62,7 +62,10 @@ class SparseFeedForward(nn.Module):
         if self.leaves_share:
             return output
         output = self.group.all_reduce(output)
-        return output if self.shared is None else output.add_(self.shared(x, adapters))
+        if self.shared is None:
+            return output
+        both = output.add_(self.shared(x, adapters))
+        return both * 0.5 if self.moe.averages_shared else both
 
     def leave_share(self) -> bool:
         """As in `RowLinear`: a shared expert adds up its own."""
