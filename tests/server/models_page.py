@@ -115,7 +115,7 @@ refused, each with the reason.
   text part. A list of modules that stay in 16 bits may name those of other parts.
 - What published files of Gemma 3, LLaVA and others leave out of `text_config` is filled in as transformers does.
 
-`tests/server/test_text_part.py` makes tiny models of eleven kinds and compares the text part with the whole model of
+`tests/server/test_text_part.py` makes tiny models of twelve kinds and compares the text part with the whole model of
 transformers.
 """
 _CLASSES = """

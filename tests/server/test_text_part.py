@@ -81,6 +81,7 @@ WHOLES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "LLaVA": ("llava", "llama", {}),
     "InternVL": ("internvl", "qwen2", {}),
     "Idefics 3": ("idefics3", "llama", {}),
+    "Aria": ("aria", "aria_text", _options("aria_text")),
 }
 
 
@@ -149,14 +150,7 @@ def test_a_config_without_a_text_part_of_its_own_is_read(tmp_path: Path) -> None
 def test_a_text_part_is_computed_by_transformers_where_it_has_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {
-        "hidden_size": 64,
-        "head_dim": None,
-        "moe_num_experts": 4,
-        "moe_topk": 2,
-        "moe_num_shared_experts": 1,
-    }
-    whole = Whole(tmp_path, "aria", "aria_text", sizes)
+    whole = Whole(tmp_path, "llava", "bitnet", {"hidden_size": 64, "head_dim": None})
     engine = make_engine(tmp_path, max_sequence_len=100)
     assert "transformers" in engine.description.abilities
     whole.check(execute_on(engine))
