@@ -136,6 +136,7 @@ def test_states_go_on_as_in_other_steps(tmp_path: Path, computed: list[bool]) ->
     "name",
     [
         "cohere-normed",
+        "cohere2_moe",
         "exaone4",
         "falcon-7b",
         "gemma2",
@@ -146,6 +147,7 @@ def test_states_go_on_as_in_other_steps(tmp_path: Path, computed: list[bool]) ->
         "granite",
         "hunyuan_v1_dense",
         "mpt",
+        "nanochat",
         "olmo2",
         "opt",
         "phi",
