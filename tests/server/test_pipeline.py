@@ -185,6 +185,11 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"quantize": "int4", "kv_cache_dtype": "fp8"},
     ),
     "learned positions": (CASES["opt"], {}),
+    "norms without weights": (CASES["nanochat"], {}),
+    "layers with angles of their own": (
+        {**CASES["granite_swa"], "num_hidden_layers": 3, "layer_rope_theta": [500, 0, 1e4]},
+        {},
+    ),
 }
 
 
