@@ -37,7 +37,7 @@ pytest.importorskip("triton")
 FAMILIES = [
     "llama", "mistral-window", "qwen3_moe", "qwen2_moe", "gemma2", "falcon-7b", "gpt2", "olmo2", "cohere-normed",
     "gpt_oss", "llama4_text", "phi3-partial-longrope", "qwen3_next", "granitemoehybrid", "falcon_mamba", "lfm2",
-    "deepseek_v3", "bloom-six-heads", "falcon-rw", "gemma4_text", "gemma4_text-experts",
+    "deepseek_v3", "bloom-six-heads", "falcon-rw", "gemma4_text", "gemma4_text-experts", "dbrx", "phimoe", "nanochat",
 ]  # fmt: skip
 SIZES = CudaConfig((1, 2, 4), prompt_graph_sizes=(8, 20))
 KINDS = [
