@@ -70,7 +70,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "list config": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
     "unknown family": (
         lambda f: change_config(f, model_type="dragon"),
-        "supported: apertus, arcee, baichuan",
+        "supported: afmoe, apertus, arcee, aria_text, baichuan",
     ),
     "remote code": (
         lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}),

@@ -50,9 +50,7 @@ def build_spec(
     family: Family, raw: dict[str, Any], path: Path, rope: RopeOverride | None = None
 ) -> ModelSpec:
     """The spec of a model, from the row of its family and its config.json; raises StartError."""
-    family = family if family.adapt is None else family.adapt(family, raw)
-    fields = Fields(raw, path, family.aliases, family.defaults)
-    _refuse_unsupported(family, fields)
+    family, fields = _fitted(family, raw, path)
     heads = _heads(fields, family)
     layers = _layers(fields, family, KvHeads(heads.num_kv, heads.dim))
     ropes, max_sequence_len = _ropes(fields, family, heads, layers, rope)
@@ -108,6 +106,16 @@ def build_spec(
         dtype=read_dtype(fields),
         eos_token_ids=read_eos_token_ids(raw, path.with_name("generation_config.json")),
     )
+
+
+def _fitted(family: Family, raw: dict[str, Any], path: Path) -> tuple[Family, Fields]:
+    """The row as it fits this config.json, and what that says."""
+    family = family if family.adapt is None else family.adapt(family, raw)
+    fields = Fields(raw, path, family.aliases, family.defaults)
+    for key, value in family.fixed.items():
+        if fields.get(key, value) != value:
+            raise fields.error(key, fields.get(key), f"{value}, the only one supported")
+    return family, fields
 
 
 class _Heads(NamedTuple):
@@ -184,12 +192,6 @@ def _residual_multiplier(fields: Fields, family: Family) -> float:
 def _logit_scale(fields: Fields, family: Family) -> float:
     scale, divisor = fields.number_fact(family.logit_scale), fields.number_fact(family.logit_divisor)
     return (scale or 1.0) / (divisor or 1.0)
-
-
-def _refuse_unsupported(family: Family, fields: Fields) -> None:
-    for key, value in family.fixed.items():
-        if fields.get(key, value) != value:
-            raise fields.error(key, fields.get(key), f"{value}, the only one supported")
 
 
 def _num_kv_heads(fields: Fields, num_heads: int) -> int:

@@ -294,10 +294,8 @@ class Experts(nn.Module):
         ways = (names.expert_gate, names.expert_up)[-self.num_ups :]
         for name, row in zip(ways, (0, self.size), strict=False):
             source = Source(self.prefix + name, (size, hidden), expert, count, is_flat=True)
-            matrices, target = (
-                (MatrixPart(source, self._of_inner(), whole),),
-                (place, slice(row, row + self.size)),
-            )
+            matrices = (MatrixPart(source, self._of_inner(), whole),)
+            target = (place, slice(row, row + self.size))
             yield Piece(source.name, shape, self, "gate_up", window, target, matrices=matrices)
         name = self.prefix + names.expert_down
         source = Source(name, (hidden, size), expert, count, is_flat=True, inputs_first=True)
