@@ -4,7 +4,8 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock_server.architectures.family import Experts, Family, QkNorm
+from penstock_server.architectures.experts import read_moe, read_sparse_layers
+from penstock_server.architectures.family import Family, QkNorm
 from penstock_server.architectures.fields import Fields, read_json
 from penstock_server.architectures.kv_layers import check_heads, read_index_sources, read_kv_layers
 from penstock_server.architectures.recurrent import read_parts, read_recurrent
@@ -18,10 +19,8 @@ from penstock_server.architectures.spec import (
     LayerInputs,
     LayerSpec,
     ModelSpec,
-    MoeSpec,
     NormSpec,
     RopeSpec,
-    RoutingSpec,
     TemperatureSpec,
 )
 from penstock_server.architectures.windows import read_chunks, read_rotating_layers, read_windows
@@ -43,7 +42,6 @@ _ACTIVATIONS: dict[str, Activation] = {
 _GATING = ("silu", "gelu", "gelu_tanh")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _MAX_LAYERS = 4096
-_MAX_EXPERTS = 4096
 
 
 def build_spec(
@@ -92,7 +90,7 @@ def build_spec(
         gated=family.gated,
         mlp_bias=fields.fact(family.mlp_bias),
         transposed=family.transposed,
-        moe=_moe(fields, family.experts),
+        moe=read_moe(fields, family.experts),
         parallel=fields.fact(family.parallel),
         layer_inputs=_layer_inputs(fields, family),
         scales_layers=family.scales_layers,
@@ -294,18 +292,12 @@ def _layer_inputs(fields: Fields, family: Family) -> LayerInputs | None:
 def _layers(fields: Fields, family: Family, usual: KvHeads) -> tuple[LayerSpec, ...]:
     num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
     windows = read_windows(fields, family.windows, num_layers)
-    dense = fields.get("mlp_only_layers", [])
-    if not isinstance(dense, list):
-        raise fields.error("mlp_only_layers", dense, "a list of layers")
-    step = fields.integer("decoder_sparse_step", default=1)
-    first, last = _sparse_range(fields, family.experts, num_layers)
     rotates = read_rotating_layers(fields, family.rotating_layers, num_layers)
     parts = read_parts(fields, family.recurrent, num_layers)
     chunks = read_chunks(fields, family.chunk_key, rotates)
-    listed = _sparse_layers(fields, family.experts, num_layers)
+    sparse = read_sparse_layers(fields, family.experts, parts)
     kv_layers = read_kv_layers(fields, family, usual, windows)
     check_heads(fields, fields.integer("num_attention_heads"), kv_layers)
-    has_experts = _has_experts(fields, family.experts)
     thetas = read_thetas(fields, family)
 
     def rope_of(layer: int) -> int | None:
@@ -314,16 +306,11 @@ def _layers(fields: Fields, family: Family, usual: KvHeads) -> tuple[LayerSpec, 
     index_sources = read_index_sources(fields, num_layers) if family.indexed else (None,) * num_layers
     wide = 2 * fields.integer("intermediate_size") if _has_wide_readers(fields, family) else None
 
-    def is_sparse(layer: int) -> bool:
-        said = parts[layer].sparse if listed is None else layer in listed
-        by_number = first <= layer <= last and layer not in dense and (layer + 1) % step == 0
-        return has_experts and parts[layer].feed_forward and (by_number if said is None else said)
-
     return tuple(
         LayerSpec(
             window=window,
             rope=rope_of(layer) if rotates[layer] and parts[layer].attention else None,
-            is_sparse=is_sparse(layer),
+            is_sparse=sparse[layer],
             has_attention=parts[layer].attention,
             is_recurrent=parts[layer].recurrent,
             has_feed_forward=parts[layer].feed_forward,
@@ -342,99 +329,10 @@ def _has_wide_readers(fields: Fields, family: Family) -> bool:
     return family.kv_readers is not None and fields.fact(family.kv_readers[1])
 
 
-def _has_experts(fields: Fields, experts: Experts | None) -> bool:
-    return experts is not None and (not experts.switch_key or fields.fact(experts.switch_key))
-
-
-def _sparse_layers(fields: Fields, experts: Experts | None, num_layers: int) -> list[int] | None:
-    """The layers with experts, where they are listed. transformers may name the kind of every layer."""
-    if experts is None:
-        return None
-    kinds = fields.get("mlp_layer_types")
-    if kinds is not None:
-        known = ("dense", "sparse")
-        if (
-            not isinstance(kinds, list)
-            or len(kinds) != num_layers
-            or any(kind not in known for kind in kinds)
-        ):
-            expected = f"{' or '.join(known)} for each of the {num_layers} layers"
-            raise fields.error("mlp_layer_types", kinds, expected)
-        return [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
-    if not experts.layers_key:
-        return None
-    listed = fields.get(experts.layers_key)
-    if listed is None:
-        return None
-    if not isinstance(listed, list) or any(layer not in range(num_layers) for layer in listed):
-        raise fields.error(experts.layers_key, listed, f"a list of layers below {num_layers}")
-    return listed
-
-
-def _sparse_range(fields: Fields, experts: Experts | None, num_layers: int) -> tuple[int, int]:
-    """The first and the last layer that may have experts."""
-    if experts is None:
-        return num_layers, num_layers
-    first = fields.integer(experts.first_layer_key, default=0, low=0) if experts.first_layer_key else 0
-    last = fields.integer(experts.last_layer_key, default=-1, low=-1) if experts.last_layer_key else -1
-    return first, num_layers - 1 if last == -1 else last
-
-
 def _rope_of(family: Family, window: int | None) -> int | None:
     if not family.rotary or (family.rope_only_in_windows and window is None):
         return None
     return 1 if family.local_rope is not None and window is not None else 0
-
-
-def _moe(fields: Fields, experts: Experts | None) -> MoeSpec | None:
-    if experts is None or not _has_experts(fields, experts):
-        return None
-    # transformers 5 writes the second where 4 wrote the first.
-    count_key = "num_experts" if fields.get("num_experts") is not None else "num_local_experts"
-    num_experts = fields.integer(count_key, high=_MAX_EXPERTS)
-    expert_size = fields.integer(experts.size)
-    routing = _routing(fields, experts, num_experts)
-    jitter = fields.number_fact(experts.jitter)
-    num_open = num_experts // routing.num_groups * routing.top_groups
-    return MoeSpec(
-        num_experts=num_experts,
-        top_k=fields.integer("num_experts_per_tok", high=num_open),
-        expert_size=expert_size,
-        normalized=fields.fact(experts.normalized),
-        bias=experts.bias,
-        interleaved=experts.interleaved,
-        inputs_first=experts.inputs_first,
-        flat=experts.flat,
-        weighs_inputs=experts.weighs_inputs,
-        correction_dims=experts.correction_dims,
-        wide_router=experts.wide_router,
-        routing=routing,
-        distance=None if jitter is None else 2 * jitter,
-        shared_size=_shared_size(fields, experts, expert_size),
-        gates_shared=experts.gates_shared,
-        averages_shared=experts.averages_shared,
-        beside_dense=experts.beside_dense,
-    )
-
-
-def _shared_size(fields: Fields, experts: Experts, expert_size: int) -> int:
-    if experts.shared_count:
-        return fields.integer(experts.shared_count, default=0, low=0) * expert_size
-    return fields.integer(experts.shared_size, low=0) if experts.shared_size else 0
-
-
-def _routing(fields: Fields, experts: Experts, num_experts: int) -> RoutingSpec:
-    num_groups, top_groups = 1, 1
-    if experts.groups is not None:
-        num_groups = fields.integer(experts.groups[0], default=1, high=num_experts)
-        top_groups = fields.integer(experts.groups[1], default=1, high=num_groups)
-        if num_experts % num_groups or (experts.sums_pairs and num_experts == num_groups):
-            expected = f"groups of the same size of the {num_experts} experts"
-            raise fields.error(experts.groups[0], num_groups, expected)
-    scale = fields.number_fact(experts.scale)
-    return RoutingSpec(
-        experts.sigmoid, num_groups, top_groups, experts.sums_pairs, 1.0 if scale is None else scale
-    )
 
 
 def read_dtype(fields: Fields) -> str:
