@@ -16,8 +16,8 @@ _HEAD = """# Models
 One decoder serves every family below; a family is a row of facts and names in
 `server/penstock_server/architectures/families/`. `model_type` in config.json chooses the row. Everything works for
 every row: continuous batching, chunked prefill, prefix cache, `--num-shard` (heads, and a part of every expert, on each
-rank; key heads are repeated where there are fewer than ranks), log probabilities, grammars, float32, bfloat16 and
-float16.
+rank; key heads are repeated where there are fewer than ranks), log probabilities, grammars, float32, bfloat16 and,
+on CUDA, float16.
 
 Attention over latents (DeepSeek V2 and V3, Kimi K2 and others) caches one vector of `kv_lora_rank` +
 `qk_rope_head_dim` numbers for each token and layer: 1,152 bytes in bfloat16 for DeepSeek V3. `--num-shard` divides its

@@ -110,6 +110,9 @@ def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> Non
         ({**_MPT, "attn_config": {"clip_qkv": -6.0}}, r"attn_config\.clip_qkv is -6\.0; expected a positive number"),
         ({**_DBRX, "ffn_config": {"moe_normalize_expert_weights": 2}},
          r"ffn_config\.moe_normalize_expert_weights is 2; expected 1, the only one supported"),
+        ({**_DBRX, "attn_config": []}, r"attn_config is \[\]; expected an object"),
+        ({**_DBRX, "ffn_config": {"ffn_act_fn": "gelu"}}, r"ffn_config\.ffn_act_fn is 'gelu'; expected an object"),
+        ({**_DBRX, "tie_word_embeddings": True}, "tie_word_embeddings is True; expected False"),
         ({**_DBRX, "ffn_config": {"moe_top_k": 17, "moe_num_experts": 16}}, r"ffn_config\.moe_top_k is 17"),
         ({**_DBRX, "ffn_config": {"ffn_act_fn": {"name": "tanh"}}}, r"ffn_config\.ffn_act_fn\.name is 'tanh'"),
         ({"model_type": "gpt_oss", "swiglu_limit": 6.0}, r"swiglu_limit is 6\.0"),
@@ -128,7 +131,12 @@ def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> Non
         ({**_LLAMA4, "floor_scale": -1}, "floor_scale is -1; expected a positive number"),
         ({**_LLAMA4, "rope_scaling": _LONG_YARN}, "is 'yarn'; expected a kind that keeps the size of queries"),
         ({**_PHI_MOE, "num_experts_per_tok": 3}, "num_experts_per_tok is 3; expected 2"),
-        ({**_PHI_MOE, "router_jitter_noise": -1}, "router_jitter_noise is -1"),
+        ({**_PHI_MOE, "router_jitter_noise": -1}, "router_jitter_noise is -1; expected 0 or a positive number"),
+        ({"model_type": "cohere2_moe", "sliding_window_pattern": 4.0}, "pattern is 4.0; expected a whole"),
+        ({"model_type": "cohere2_moe", "first_k_dense_replace": -1}, "is -1; expected a whole number from 0 to 9999"),
+        ({"model_type": "hyperclovax", "use_post_norm": "no"}, "use_post_norm is 'no'; expected true or false"),
+        ({"model_type": "sarvam_moe", "score_function": "softmax"}, "score_function is 'softmax'; expected sigmoid"),
+        ({"model_type": "exaone_moe"}, "num_experts is missing"),
         ({"model_type": "granite_swa", "layer_rope_theta": [1e4, 0.5, 0]}, "0 or a number above 1 for each"),
         ({"model_type": "granite_swa", "layer_rope_theta": [0, 0]}, r"layer_rope_theta is \[0, 0\]"),
         ({"model_type": "afmoe", "attention_bias": True}, "attention_bias is True; expected False"),
@@ -170,6 +178,19 @@ def test_a_published_dbrx_has_its_numbers_in_two_objects(tmp_path: Path) -> None
     assert (spec.num_kv_heads, spec.head_dim, spec.qkv_limit, spec.ropes[0].theta) == (8, 128, 8.0, 500000.0)
     assert (spec.moe.expert_size, spec.moe.num_experts, spec.moe.top_k) == (10752, 16, 4)
     assert (spec.moe.normalized, spec.activation, spec.norm.eps) == (True, "silu", 1e-5)
+
+
+def test_a_choice_of_phi_moe_may_be_weighed_alone(tmp_path: Path) -> None:
+    assert spec_of(tmp_path, **{**sizes(), **_PHI_MOE, "router_jitter_noise": 0}).moe.distance == 0.0
+
+
+def test_what_granites_with_windows_leave_out_is_as_in_transformers(tmp_path: Path) -> None:
+    left_out = {"tie_word_embeddings": None, "max_position_embeddings": None}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    dense = spec_of(tmp_path, **{**sizes(), "model_type": "granite_swa", **left_out})
+    assert (dense.tied_embeddings, dense.norm.eps, dense.max_sequence_len) == (True, 1e-5, 8192)
+    sparse = spec_of(tmp_path, **{**sizes(), "model_type": "granitemoe_swa", **experts, **left_out})
+    assert (sparse.tied_embeddings, sparse.norm.eps) == (False, 1e-6)
 
 
 def test_long_phi_moe_has_factors_and_amplitude_for_long_sequences(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock_server.architectures.experts import read_moe, read_sparse_layers
-from penstock_server.architectures.family import Family, QkNorm
+from penstock_server.architectures.family import Family, QkNorm, WrongValue
 from penstock_server.architectures.fields import Fields, read_json
 from penstock_server.architectures.kv_layers import check_heads, read_index_sources, read_kv_layers
 from penstock_server.architectures.recurrent import read_parts, read_recurrent
@@ -108,7 +108,10 @@ def build_spec(
 
 def _fitted(family: Family, raw: dict[str, Any], path: Path) -> tuple[Family, Fields]:
     """The row as it fits this config.json, and what that says."""
-    family = family if family.adapt is None else family.adapt(family, raw)
+    try:
+        family = family if family.adapt is None else family.adapt(family, raw)
+    except WrongValue as error:
+        raise Fields(raw, path).error(error.key, error.value, error.expected) from None
     fields = Fields(raw, path, family.aliases, family.defaults)
     for key, value in family.fixed.items():
         if fields.get(key, value) != value:

@@ -15,11 +15,11 @@ def read_moe(fields: Fields, experts: Experts | None) -> MoeSpec | None:
     if experts is None or not _has_experts(fields, experts):
         return None
     # transformers 5 writes the second where 4 wrote the first.
-    count_key = "num_experts" if fields.get("num_experts") is not None else "num_local_experts"
+    is_local = fields.get("num_experts") is None and fields.get("num_local_experts") is not None
+    count_key = "num_local_experts" if is_local else "num_experts"
     num_experts = fields.integer(count_key, high=_MAX_EXPERTS)
     expert_size = fields.integer(experts.size)
     routing = _routing(fields, experts, num_experts)
-    jitter = fields.number_fact(experts.jitter)
     num_open = num_experts // routing.num_groups * routing.top_groups
     return MoeSpec(
         num_experts=num_experts,
@@ -34,12 +34,21 @@ def read_moe(fields: Fields, experts: Experts | None) -> MoeSpec | None:
         correction_dims=experts.correction_dims,
         wide_router=experts.wide_router,
         routing=routing,
-        distance=None if jitter is None else 2 * jitter,
+        distance=_distance(fields, experts),
         shared_size=_shared_size(fields, experts, expert_size),
         gates_shared=experts.gates_shared,
         averages_shared=experts.averages_shared,
         beside_dense=experts.beside_dense,
     )
+
+
+def _distance(fields: Fields, experts: Experts) -> float | None:
+    if not experts.jitter:
+        return None
+    jitter = fields.get(experts.jitter)
+    if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter < 1e30:
+        raise fields.error(experts.jitter, jitter, "0 or a positive number")
+    return 2.0 * jitter
 
 
 def _shared_size(fields: Fields, experts: Experts, expert_size: int) -> int:

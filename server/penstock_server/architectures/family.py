@@ -163,8 +163,8 @@ class Experts:
     sums_pairs: bool = False
     # What the weights are multiplied by.
     scale: Number = None
-    # A choice is weighed among the experts that lack at most twice this part of its score, not among all.
-    jitter: Number = None
+    # The key of a part of a score: a choice is weighed among the experts that lack at most twice that, not among all.
+    jitter: str = ""
     # Keys of the first and of the last layer with experts; all others are dense.
     first_layer_key: str = ""
     last_layer_key: str = ""
@@ -213,6 +213,14 @@ class Recurrent:
     output_bias: Fact = "mamba_proj_bias"
     # The key of the least step, where `time_step_limit` does not count.
     min_step: str = ""
+
+
+class WrongValue(Exception):
+    """A row cannot be fitted to what config.json says: the key, its value and what is expected."""
+
+    def __init__(self, key: str, value: Any, expected: str) -> None:
+        super().__init__(key, value, expected)
+        self.key, self.value, self.expected = key, value, expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,5 +332,5 @@ class Family:
     # The rows of the head are made of length 1.
     unit_head: bool = False
     names: NameMap = field(default_factory=NameMap)
-    # Changes the row to fit one config.json, where a model_type stands for several architectures.
+    # Changes the row to fit one config.json, where a model_type stands for several architectures. May raise WrongValue.
     adapt: "Callable[[Family, dict[str, Any]], Family] | None" = None

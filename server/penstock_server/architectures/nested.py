@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.family import Family
+from penstock_server.architectures.family import Family, WrongValue
 
 
 def lifted(family: Family, raw: dict[str, Any], outer: str, keys: Mapping[str, str]) -> Family:
@@ -12,10 +12,12 @@ def lifted(family: Family, raw: dict[str, Any], outer: str, keys: Mapping[str, s
 
     Errors name the whole path. What is missing there is the row's default.
     """
-    inner: Any = raw
-    for part in outer.split("."):
-        inner = inner.get(part) if isinstance(inner, dict) else None
-    found = inner if isinstance(inner, dict) else {}
+    found = raw
+    for number, part in enumerate(parts := outer.split(".")):
+        inner = found.get(part)
+        if not isinstance(inner, dict | None):
+            raise WrongValue(".".join(parts[: number + 1]), inner, "an object")
+        found = inner or {}
     written = {ours: found[theirs] for ours, theirs in keys.items() if found.get(theirs) is not None}
     aliases = {ours: f"{outer}.{theirs}" for ours, theirs in keys.items()}
     return replace(family, aliases={**family.aliases, **aliases}, defaults={**family.defaults, **written})

@@ -5,9 +5,10 @@ from typing import Any, TypeGuard
 
 from penstock_server.architectures.families.cohere import COHERE2
 from penstock_server.architectures.families.shared_experts import SHARED_NAMES
-from penstock_server.architectures.family import Experts, Family, RotatingLayers
+from penstock_server.architectures.family import Experts, Family, RotatingLayers, WrongValue
 
 _SLIDING, _ROTATING = "sliding_attention", "rotating_layers"
+_MOST = 9999
 # How the layers follow, and what is meant where nothing is written.
 _PATTERN = {"first_k_dense_replace": 0, "prefix_dense_sliding_window_pattern": 1, "sliding_window_pattern": 4}
 
@@ -24,7 +25,8 @@ def _with_choices(family: Family, raw: dict[str, Any]) -> Family:
         del fixed["shared_expert_combination_strategy"]
     if raw.get("rms_norm_eps") is not None:
         family = replace(family, norm_centered=False, norm_eps="rms_norm_eps")
-    aliases = {**family.aliases, experts.size: "intermediate_size"}
+    # No config.json says what rotates.
+    aliases = {**family.aliases, experts.size: "intermediate_size", _ROTATING: ""}
     if raw.get("prefix_dense_intermediate_size") is not None:
         aliases["intermediate_size"] = "prefix_dense_intermediate_size"
     return _with_layers(replace(family, experts=experts, fixed=fixed, aliases=aliases), raw)
@@ -37,11 +39,10 @@ def _with_layers(family: Family, raw: dict[str, Any]) -> Family:
     if not _is_count(num_layers, 1):
         return family
     written = {key: usual if raw.get(key) is None else raw[key] for key, usual in _PATTERN.items()}
-    odd = {
-        key: _PATTERN[key] for key, value in written.items() if not _is_count(value, min(_PATTERN[key], 1))
-    }
-    if odd:
-        return replace(family, fixed={**family.fixed, **odd})
+    for key, value in written.items():
+        fewest = min(_PATTERN[key], 1)
+        if not _is_count(value, fewest):
+            raise WrongValue(key, value, f"a whole number from {fewest} to {_MOST}")
     num_dense, every_dense, every = written.values()
     places = [*range(1, num_dense + 1), *range(1, num_layers - num_dense + 1)]
     steps = [every_dense] * num_dense + [every] * (num_layers - num_dense)
@@ -63,7 +64,7 @@ def _with_layers(family: Family, raw: dict[str, Any]) -> Family:
 
 def _is_count(value: Any, low: int) -> TypeGuard[int]:
     """Whether it can be the number of some layers."""
-    return isinstance(value, int) and low <= value < 10**4
+    return type(value) is int and low <= value <= _MOST
 
 
 COHERE2_MOE = replace(
@@ -73,6 +74,7 @@ COHERE2_MOE = replace(
     defaults={
         **COHERE2.defaults,
         "head_dim": 128,
+        "max_position_embeddings": 8192,
         "num_experts": 8,
         "num_experts_per_tok": 2,
         "norm_topk_prob": True,

@@ -45,8 +45,10 @@ DBRX = Family(
         "num_experts_per_tok": 1,
     },
     # Weights are divided by their sum.
-    fixed={_NORM_OF_WEIGHTS: 1},
+    fixed={_NORM_OF_WEIGHTS: 1, "tie_word_embeddings": False},
     norm_centered=True,
+    # Whatever is written.
+    norm_eps="",
     qkv_limit="clip_qkv",
     experts=_EXPERTS,
     names=NameMap(

@@ -130,5 +130,6 @@ VAULTGEMMA = replace(
     GEMMA2,
     model_type="vaultgemma",
     title="VaultGemma 1B",
+    defaults={**GEMMA2.defaults, "max_position_embeddings": 8192},
     names=NameMap(mlp_input_norm="pre_feedforward_layernorm"),
 )

@@ -4,7 +4,14 @@ HyperCLOVA X has norms behind both parts, too."""
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.family import Experts, Family, NameMap, Recurrent, Windows
+from penstock_server.architectures.family import (
+    Experts,
+    Family,
+    NameMap,
+    Recurrent,
+    Windows,
+    WrongValue,
+)
 
 GRANITE = Family(
     "granite",
@@ -22,7 +29,10 @@ GRANITE = Family(
 
 def _with_norms_behind(family: Family, raw: dict[str, Any]) -> Family:
     """Norms behind both parts, unless config.json says that there are none."""
-    if raw.get("use_post_norm") is False:
+    written = raw.get("use_post_norm")
+    if not isinstance(written, bool | None):
+        raise WrongValue("use_post_norm", written, "true or false")
+    if written is False:
         return family
     names = replace(family.names, attention_output_norm="post_norm1", mlp_output_norm="post_norm2")
     return replace(family, names=names)
@@ -61,12 +71,17 @@ GRANITEMOESHARED = replace(
         shared_down="shared_mlp.output_linear",
     ),
 )
-_WINDOWS = {"sliding_window": 128, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
 GRANITE_SWA = replace(
     GRANITE,
     model_type="granite_swa",
     title="Granite with windows (Swash) 2B",
-    defaults={**GRANITE.defaults, **_WINDOWS},
+    defaults={
+        **GRANITE.defaults,
+        "sliding_window": 128,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 8192,
+    },
     sinks=True,
     windows=Windows(full_every=4, full_first=True),
     thetas_key="layer_rope_theta",
@@ -75,7 +90,7 @@ GRANITEMOE_SWA = replace(
     GRANITEMOESHARED,
     model_type="granitemoe_swa",
     title="Granite with windows (Swash) 3B-A600M",
-    defaults={**GRANITE.defaults, **_WINDOWS, "shared_intermediate_size": 0},
+    defaults={**GRANITE.defaults, "sliding_window": 128, "shared_intermediate_size": 0},
     sinks=True,
     windows=GRANITE_SWA.windows,
     thetas_key=GRANITE_SWA.thetas_key,

@@ -77,5 +77,5 @@ CWM = replace(
     },
     qkv_bias=False,
     output_bias=False,
-    windows=Windows(full_every=4, full_first=True),
+    windows=Windows(full_every=4, pattern_key="", full_first=True),
 )

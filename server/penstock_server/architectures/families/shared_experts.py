@@ -161,7 +161,7 @@ SARVAM_MOE = replace(
         "max_position_embeddings": 131072,
     },
     # Keys of its makers.
-    fixed={"use_bias": False, "moe_router_enable_expert_bias": True},
+    fixed={"use_bias": False, "moe_router_enable_expert_bias": True, "score_function": "sigmoid"},
     names=replace(
         SHARED_NAMES,
         embedding="model.word_embeddings",
@@ -186,7 +186,7 @@ HY_V3 = Family(
         "router_scaling_factor": 2.826,
     },
     # A bias would be in the shared expert, too. The others are keys of its makers.
-    fixed={"mlp_bias": False, "qk_norm": True, "route_norm": True},
+    fixed={"mlp_bias": False, "qk_norm": True, "route_norm": True, "moe_router_use_sigmoid": True},
     qkv_bias="attention_bias",
     output_bias="attention_bias",
     qk_norm="head",
@@ -203,8 +203,10 @@ HY_V3 = Family(
     names=NameMap(
         router="mlp.router.gate",
         router_correction="mlp.expert_bias",
-        shared_gate="mlp.shared_mlp.gate_proj",
-        shared_up="mlp.shared_mlp.up_proj",
-        shared_down="mlp.shared_mlp.down_proj",
+        shared_gate="mlp.shared_experts.gate_proj",
+        shared_up="mlp.shared_experts.up_proj",
+        shared_down="mlp.shared_experts.down_proj",
+        # So that adapters have the names of transformers' modules.
+        written=((".mlp.shared_mlp.", ".mlp.shared_experts."),),
     ),
 )
