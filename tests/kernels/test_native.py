@@ -155,11 +155,20 @@ def test_threads_change_nothing() -> None:
 @pytest.mark.parametrize("shape", [(64, 100), (96, 37), (64, 16), (544, 200), (20, 3), (12, 1)])
 def test_a_product_has_the_same_bits_in_any_batch(shape: tuple[int, int], dtype: torch.dtype) -> None:
     length, columns = shape
-    x, weight, bias = (torch.randn(size).to(dtype) for size in ((150, length), (columns, length), (columns,)))
+    x, weight, bias = (torch.randn(size).to(dtype) for size in ((530, length), (columns, length), (columns,)))
     whole = linear(x, weight, bias, invariant=True)
+    assert torch.equal(linear(x, weight, bias, invariant=False), whole)
     expected = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(whole.double(), expected, atol=2e-5 * length, rtol=1e-2)
-    for rows in (slice(0, 1), slice(7, 10), slice(3, 9), slice(3, 39), slice(4, 20), slice(60, 131)):
+    for rows in (
+        slice(0, 1),
+        slice(7, 10),
+        slice(3, 9),
+        slice(3, 39),
+        slice(4, 20),
+        slice(60, 131),
+        slice(9, 280),
+    ):
         assert torch.equal(linear(x[rows], weight, bias, invariant=True), whole[rows])
 
 

@@ -325,16 +325,6 @@ def test_a_cpu_takes_the_reference_for_all_else(name: str, args: tuple[Any, ...]
     assert ROWS[name].choose(*args) is ROWS[name].reference
 
 
-def test_a_processor_with_tiles_leaves_products_of_many_rows_to_pytorch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock_kernels.native.linear.has_amx", lambda: True)
-    many, weight = _ones(512, 64, dtype=BF16), (_ones(3, 64, dtype=BF16),)
-    assert table.linear.choose(many, weight, None, False) is table.linear.reference
-    assert table.linear.choose(many, weight, None, True) is table.linear.native
-    assert table.linear.choose(many[:511], weight, None, False) is table.linear.native
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_cuda_takes_the_kernel_and_another_device_the_reference(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -31,9 +31,7 @@ def grouped_mlp(
 ) -> torch.Tensor:
     """As the op."""
     biases = gate_up_bias, down_bias
-    # Where PyTorch multiplies many rows faster, it does so expert by expert.
-    per_expert = -(-expert_ids.numel() // (part.total if part else len(gate_up)))
-    if not all(native.takes(x.dtype, per_expert, matrix.shape[2], invariant) for matrix in (gate_up, down)):
+    if not all(native.can_multiply(matrix.shape[2]) for matrix in (gate_up, down)):
         rest = activate, *biases, invariant, part, multiply
         return reference.grouped_mlp(x, expert_ids, expert_weights, gate_up, down, *rest)
     flat = expert_ids.flatten().to(torch.int64)

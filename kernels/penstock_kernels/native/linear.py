@@ -15,8 +15,6 @@ from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 # Rows of a tile.
 _SIDE = 16
-# From so many rows on PyTorch fills the tiles of a processor (AMX) better: measured.
-_WORTH_LIBRARY = 512
 
 
 class _Part(ctypes.Structure):
@@ -49,14 +47,8 @@ def can_multiply(length: int) -> bool:
 def supports(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
 ) -> bool:
-    """Whether `linear` can take these rows, with weights of their type, and is expected to be the faster."""
-    return takes(x.dtype, len(x), x.shape[1], invariant)
-
-
-def takes(dtype: torch.dtype, num_rows: int, length: int, invariant: bool) -> bool:
-    """The same for so many rows of this length."""
-    is_for_library = dtype == torch.bfloat16 and num_rows >= _WORTH_LIBRARY and has_amx()
-    return dtype in DTYPES and can_multiply(length) and (invariant or not is_for_library)
+    """Whether `linear` can take these rows, with weights of their type."""
+    return x.dtype in DTYPES and can_multiply(x.shape[1])
 
 
 @cache

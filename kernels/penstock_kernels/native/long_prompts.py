@@ -1,7 +1,6 @@
 """Attention of long prompts in 16 bits: PyTorch multiplies in the processor's tiles (AMX), and attention in C does not.
 
-Rows of such a prompt depend on how it is divided into chunks, as they do in the products of many rows; where no batch
-may change a result, all is in C.
+Rows of such a prompt depend on how it is divided into chunks; where no batch may change a result, all is in C.
 """
 
 from dataclasses import dataclass
