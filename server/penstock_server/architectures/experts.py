@@ -98,16 +98,8 @@ def _listed_layers(fields: Fields, experts: Experts | None, num_layers: int) -> 
     """The layers with experts, where they are listed. transformers may name the kind of every layer."""
     if experts is None:
         return None
-    kinds = fields.get("mlp_layer_types")
+    kinds = fields.of_layers("mlp_layer_types", ("dense", "sparse"), num_layers)
     if kinds is not None:
-        known = ("dense", "sparse")
-        if (
-            not isinstance(kinds, list)
-            or len(kinds) != num_layers
-            or any(kind not in known for kind in kinds)
-        ):
-            expected = f"{' or '.join(known)} for each of the {num_layers} layers"
-            raise fields.error("mlp_layer_types", kinds, expected)
         return [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
     if not experts.layers_key:
         return None

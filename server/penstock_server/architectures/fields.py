@@ -1,7 +1,7 @@
 """Typed look-ups in the JSON of a model folder. An error names the file, the key and the value."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -61,6 +61,21 @@ class Fields:
         if not isinstance(values, list) or len(values) != count:
             raise self.error(key, values, f"a list of {count} positive numbers")
         return [Fields({key: value}, self.path).number(key) for value in values]
+
+    def of_layers(self, key: str, known: Iterable[Any], num_layers: int) -> list[Any] | None:
+        """What each layer is, one of those that are known; None where nothing is written."""
+        listed, values = self.get(key), tuple(known)
+        if listed is None:
+            return None
+        if (
+            not isinstance(listed, list)
+            or len(listed) != num_layers
+            or any(value not in values for value in listed)
+        ):
+            raise self.error(
+                key, listed, f"{' or '.join(map(str, values))} for each of the {num_layers} layers"
+            )
+        return listed
 
     def fact(self, fact: Fact) -> bool:
         """A fact of a row: its fixed value, or that of its key."""

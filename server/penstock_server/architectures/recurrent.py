@@ -51,12 +51,7 @@ def read_parts(fields: Fields, recurrent: Recurrent | None, num_layers: int) -> 
     if recurrent is None:
         return (Parts(),) * num_layers
     known = _SINGLE if recurrent.single_parts else _MIXERS
-    kinds = fields.get("layer_types")
-    if kinds is None:
-        kinds = [recurrent.usual_kind] * num_layers
-    if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in known for kind in kinds):
-        expected = f"one of {', '.join(known)} for each of the {num_layers} layers"
-        raise fields.error("layer_types", kinds, expected)
+    kinds = fields.of_layers("layer_types", known, num_layers) or [recurrent.usual_kind] * num_layers
     return tuple(known[kind] for kind in kinds)
 
 

@@ -22,16 +22,10 @@ def read_rotating_layers(fields: Fields, layers: RotatingLayers | None, num_laye
     """Per layer: whether queries and keys are rotated."""
     if layers is None:
         return (True,) * num_layers
-    listed = fields.get(layers.key)
+    listed = fields.of_layers(layers.key, (0, 1), num_layers)
     if listed is None:
         interval = fields.integer(layers.interval_key, default=layers.interval)
         return tuple((layer + 1) % interval != 0 for layer in range(num_layers))
-    if (
-        not isinstance(listed, list)
-        or len(listed) != num_layers
-        or any(flag not in (0, 1) for flag in listed)
-    ):
-        raise fields.error(layers.key, listed, f"0 or 1 for each of the {num_layers} layers")
     return tuple(bool(flag) for flag in listed)
 
 
@@ -39,28 +33,15 @@ def read_chunks(fields: Fields, key: str, rotates: tuple[bool, ...]) -> tuple[in
     """Per layer: how long the chunks are that a query sees its own of; None: there are none."""
     if not key or fields.get(key) is None:
         return (None,) * len(rotates)
-    chunk, kinds = fields.integer(key), fields.get("layer_types")
+    chunk = fields.integer(key)
+    kinds = fields.of_layers("layer_types", ("full_attention", "chunked_attention"), len(rotates))
     if kinds is None:
         return tuple(chunk if rotated else None for rotated in rotates)
-    known = ("full_attention", "chunked_attention")
-    if not isinstance(kinds, list) or len(kinds) != len(rotates) or any(kind not in known for kind in kinds):
-        raise fields.error(
-            "layer_types", kinds, f"{' or '.join(known)} for each of the {len(rotates)} layers"
-        )
     return tuple(chunk if kind == "chunked_attention" else None for kind in kinds)
 
 
 def _named_layers(fields: Fields, num_layers: int) -> list[bool]:
-    kinds = fields.get("layer_types")
-    if kinds is None:
-        return []
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != num_layers
-        or any(kind not in LAYER_KINDS for kind in kinds)
-    ):
-        expected = f"{' or '.join(LAYER_KINDS)} for each of the {num_layers} layers"
-        raise fields.error("layer_types", kinds, expected)
+    kinds = fields.of_layers("layer_types", LAYER_KINDS, num_layers) or []
     return [kind == "sliding_attention" for kind in kinds]
 
 
