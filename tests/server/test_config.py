@@ -137,6 +137,7 @@ def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> Non
         ({"model_type": "hyperclovax", "use_post_norm": "no"}, "use_post_norm is 'no'; expected true or false"),
         ({"model_type": "sarvam_moe", "score_function": "softmax"}, "score_function is 'softmax'; expected sigmoid"),
         ({"model_type": "exaone_moe"}, "num_experts is missing"),
+        ({"model_type": "nemotron_h"}, "layers_block_type is None; expected a kind for each layer, or a letter"),
         ({"model_type": "lfm2", "num_hidden_layers": 2, "layer_types": [[], {}]}, "for each of the 2 layers"),
         ({"model_type": "granite_swa", "layer_rope_theta": [1e4, 0.5, 0]}, "0 or a number above 1 for each"),
         ({"model_type": "granite_swa", "layer_rope_theta": [0, 0]}, r"layer_rope_theta is \[0, 0\]"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock_server.architectures.families.shared_experts import CORRECTED
-from penstock_server.architectures.family import Experts, Family, NameMap, Recurrent
+from penstock_server.architectures.family import Experts, Family, NameMap, Recurrent, WrongValue
 
 _NEMOTRON_KINDS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
 _MANY_LAYERS = 10**4
@@ -226,8 +226,9 @@ def _with_pattern(family: Family, raw: dict[str, Any]) -> Family:
     kinds, pattern = raw.get("layers_block_type"), raw.get("hybrid_override_pattern")
     if kinds is None and isinstance(pattern, str):
         kinds = [_NEMOTRON_KINDS.get(letter, letter) for letter in pattern]
-    if not isinstance(kinds, list):
-        return family
+    if not isinstance(kinds, list) or not kinds:
+        expected = "a kind for each layer, or a letter for each in hybrid_override_pattern"
+        raise WrongValue("layers_block_type", kinds, expected)
     defaults = {**family.defaults, "layer_types": kinds, "num_hidden_layers": len(kinds)}
     return replace(family, defaults=defaults)
 
