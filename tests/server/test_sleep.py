@@ -118,6 +118,24 @@ def test_what_a_shard_has_awake_beyond_its_sleep_is_told_awake_and_asleep(
     wake_up(shards)
 
 
+def test_what_is_told_counts_no_sequence_that_the_sleep_has_interrupted(shards: list[Shard]) -> None:
+    wake_up(shards)
+    generate(shards)
+    sleep(shards, 1)
+    at_rest = shards[0].describe().awake_bytes
+    wake_up(shards)
+    admit = pb.Admit(slot=3, token_ids=PROMPT, prompt_len=7, block_ids=[5], sampling=greedy())
+    streams = opened(shards)
+    for stream in streams:
+        stream.send(admitted=[admit], span_slots=[3], span_starts=[0], span_lens=[7])
+        stream.send(span_slots=[3], span_starts=[7], span_lens=[1])
+    for stream in streams:
+        assert [stream.read().step for _ in range(2)] == [1, 2]
+    sleep(shards, 1)
+    assert shards[0].describe().awake_bytes == at_rest
+    wake_up(shards)
+
+
 def _position_bytes(described: pb.DescribeResponse) -> int:
     """Of keys, or of values, of all layers of the tiny model on one of two ranks."""
     assert described.dtype == "float32"

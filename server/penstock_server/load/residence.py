@@ -114,7 +114,6 @@ class Residence:
             # Cycles of what was there when the shard became ready are collected, too.
             gc.unfreeze()
             if self._engine is not None:
-                self.awake_bytes = self._memory.measure(self._engine)
                 self._leave_engine(self._engine)
             if level is SleepLevel.WEIGHTS_DROPPED:
                 self._prepared = self._parked = None
@@ -124,7 +123,9 @@ class Residence:
             free_memory()
 
     def _leave_engine(self, engine: Engine) -> None:
+        # First: what interrupted sequences hold is not needed to wake up.
         engine.clear()
+        self.awake_bytes = self._memory.measure(engine)
         engine.slots.adapters.forget()
         engine.destroy_graphs()
         self._engine = None
