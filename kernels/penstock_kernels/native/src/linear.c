@@ -23,6 +23,15 @@ typedef struct {
     int64_t from, count;
 } Inputs;
 
+/* Inputs `from .. until`. */
+typedef struct {
+    int64_t from, until;
+} Range;
+
+static inline Range all_of(const Linear *call) {
+    return (Range){0, call->len};
+}
+
 /* Bias of columns that have none. */
 static const float zeros[4];
 

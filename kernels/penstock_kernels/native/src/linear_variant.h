@@ -22,15 +22,18 @@ INLINE void NAME(write)(
     }
 }
 
-/* `num_rows` rows by `num_columns` columns; both, `ahead` and dtype are constants.
+/* Some inputs, which `num_rows` rows and `num_columns` columns are multiplied over; both, `ahead` and dtype are constants.
+   Sums start with the first inputs, are in memory from then on, and become results with the last inputs.
 
    At the same time `ahead` columns from `next` on are fetched from memory into the second cache. The processor fetches
    ahead within columns but not from one group of columns to the next, so memory would be idle during products. */
 INLINE void NAME(multiply_block)(
     const Linear *call,
     const Part *part,
+    Range inputs,
     int row,
     int64_t column,
+    float *sums,
     const int num_rows,
     const int num_columns,
     const int ahead,
@@ -41,8 +44,9 @@ INLINE void NAME(multiply_block)(
     const int64_t size = dtype == FLOAT32 ? 4 : 2;
     const char *next_weight = (const char *)part->weight + next * part->stride * size;
     vec products[LANES];
-    for (int i = 0; i < num_rows * num_columns; i++) products[i] = (vec){0};
-    for (int64_t d = 0; d < len; d += NAME(step)) {
+    for (int i = 0; i < num_rows * num_columns; i++)
+        products[i] = !sums || inputs.from == 0 ? (vec){0} : NAME(load)(sums + i * LANES);
+    for (int64_t d = inputs.from; d < inputs.until; d += NAME(step)) {
         for (int c = 0; c < ahead; c++)
             __builtin_prefetch(next_weight + (c * part->stride + d) * size, 0, 2);
         NAME(operand) weight[4];
@@ -54,6 +58,10 @@ INLINE void NAME(multiply_block)(
                 products[r * num_columns + c] = NAME(add_products)(products[r * num_columns + c], x, weight[c]);
         }
     }
+    if (sums && inputs.until < len) {
+        for (int i = 0; i < num_rows * num_columns; i++) NAME(store)(sums + i * LANES, products[i]);
+        return;
+    }
     float lanes[LANES];
     NAME(store)(lanes, NAME(sums)(products, num_rows * num_columns));
     for (int r = 0; r < num_rows; r++)
@@ -64,8 +72,10 @@ INLINE void NAME(multiply_block)(
 INLINE void NAME(multiply_rows)(
     const Linear *call,
     const Part *part,
+    Range inputs,
     int row,
     int64_t column,
+    float *sums,
     const int num_rows,
     const int num_columns,
     const int ahead,
@@ -73,30 +83,56 @@ INLINE void NAME(multiply_rows)(
     int64_t after,
     const int dtype
 ) {
-    if (next < after) NAME(multiply_block)(call, part, row, column, num_rows, num_columns, ahead, next, dtype);
-    else NAME(multiply_block)(call, part, row, column, num_rows, num_columns, 0, 0, dtype);
+    if (next < after)
+        NAME(multiply_block)(call, part, inputs, row, column, sums, num_rows, num_columns, ahead, next, dtype);
+    else NAME(multiply_block)(call, part, inputs, row, column, sums, num_rows, num_columns, 0, 0, dtype);
 }
 
-/* Some columns of the rows `row .. end`; block by block they fetch the 4 columns behind, unless `ahead` is 0. */
+/* Some inputs of some columns by the rows `row .. end`; block by block they fetch the 4 columns behind, unless `ahead` is 0. */
 INLINE void NAME(multiply_columns)(
     const Linear *call,
     const Part *part,
+    Range inputs,
     int row,
     int end,
     int64_t column,
+    float *sums,
     const int num_columns,
     const int ahead,
     const int dtype
 ) {
     int64_t next = column + num_columns;
     const int64_t after = ahead ? next + 4 : next;
-    for (; row + ROWS <= end; row += ROWS, next += ahead)
-        NAME(multiply_rows)(call, part, row, column, ROWS, num_columns, ahead, next, after, dtype);
     const int half = ROWS > 1 ? ROWS / 2 : 1;
-    for (; row + half <= end; row += half, next += ahead)
-        NAME(multiply_rows)(call, part, row, column, half, num_columns, ahead, next, after, dtype);
-    for (; row < end; row++, next += ahead)
-        NAME(multiply_rows)(call, part, row, column, 1, num_columns, ahead, next, after, dtype);
+#define BLOCKS(rows) \
+    for (; row + rows <= end; row += rows, next += ahead, sums += sums ? rows * num_columns * LANES : 0) \
+        NAME(multiply_rows)(call, part, inputs, row, column, sums, rows, num_columns, ahead, next, after, dtype)
+    BLOCKS(ROWS);
+    BLOCKS(half);
+    BLOCKS(1);
+#undef BLOCKS
+}
+
+/* Of 4 columns so many inputs fit the first cache. */
+enum { NAME(some_inputs) = TILE_INPUTS / LANES * NAME(step) };
+
+/* All inputs of some columns; some at a time where memory for sums is there. */
+INLINE void NAME(multiply_inputs_of)(
+    const Linear *call,
+    const Part *part,
+    int row,
+    int end,
+    int64_t column,
+    float *sums,
+    const int num_columns,
+    const int ahead,
+    const int dtype
+) {
+    const int64_t len = call->len, each = sums ? NAME(some_inputs) : len;
+    for (int64_t from = 0; from < len; from += each) {
+        const Range inputs = {from, from + each < len ? from + each : len};
+        NAME(multiply_columns)(call, part, inputs, row, end, column, sums, num_columns, ahead, dtype);
+    }
 }
 
 /* The columns of a single row in the order of memory; the next one is fetched meanwhile, as the processor begins anew with
@@ -106,7 +142,7 @@ INLINE void NAME(multiply_one)(
     const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int dtype
 ) {
     for (int64_t column = from; column < until; column++)
-        NAME(multiply_block)(call, part, row, column, 1, 1, 1, column + 1, dtype);
+        NAME(multiply_block)(call, part, all_of(call), row, column, 0, 1, 1, 1, column + 1, dtype);
 }
 
 /* The columns of at most 2 * ROWS rows, a constant, two by two, so that each weight is loaded once, and two chains of
@@ -116,10 +152,11 @@ INLINE void NAME(multiply_few)(
 ) {
     int64_t column = from;
     for (; column + 4 <= until; column += 2)
-        NAME(multiply_block)(call, part, row, column, num_rows, 2, 2, column + 2, dtype);
+        NAME(multiply_block)(call, part, all_of(call), row, column, 0, num_rows, 2, 2, column + 2, dtype);
     for (; column + 2 <= until; column += 2)
-        NAME(multiply_block)(call, part, row, column, num_rows, 2, 0, 0, dtype);
-    for (; column < until; column++) NAME(multiply_block)(call, part, row, column, num_rows, 1, 0, 0, dtype);
+        NAME(multiply_block)(call, part, all_of(call), row, column, 0, num_rows, 2, 0, 0, dtype);
+    for (; column < until; column++)
+        NAME(multiply_block)(call, part, all_of(call), row, column, 0, num_rows, 1, 0, 0, dtype);
 }
 
 #if LANES < 16
@@ -286,6 +323,44 @@ INLINE void NAME(multiply_several)(
 }
 #endif
 
+/* The columns of the rows `row .. end` four by four, of which blocks of rows fetch the next ones, `ahead` each. */
+INLINE void NAME(multiply_fours)(
+    const Linear *call,
+    const Part *part,
+    int row,
+    int end,
+    int64_t from,
+    int64_t until,
+    float *sums,
+    const int ahead,
+    const int dtype
+) {
+    int64_t column = from;
+    for (; column + 8 <= until; column += 4)
+        NAME(multiply_inputs_of)(call, part, row, end, column, sums, 4, ahead, dtype);
+    for (; column + 4 <= until; column += 4)
+        NAME(multiply_inputs_of)(call, part, row, end, column, sums, 4, 0, dtype);
+    for (; column < until; column++) NAME(multiply_inputs_of)(call, part, row, end, column, sums, 1, 0, dtype);
+}
+
+/* The columns of more rows, which take some inputs at a time where all do not fit the first cache. */
+INLINE void NAME(multiply_more)(
+    const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until, float *sums, const int dtype
+) {
+    if (end - row < 4 * ROWS) NAME(multiply_fours)(call, part, row, end, from, until, 0, 2, dtype);
+    else if (call->len <= NAME(some_inputs)) NAME(multiply_fours)(call, part, row, end, from, until, 0, 1, dtype);
+    else NAME(multiply_fours)(call, part, row, end, from, until, sums, 1, dtype);
+}
+
+/* A function of its own, because its memory is on the stack. */
+static __attribute__((noinline)) TARGET void NAME(multiply_tile_of_more)(
+    const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until
+) {
+    float sums[4 * TILE * LANES] __attribute__((aligned(64)));
+    if (call->dtype == FLOAT32) NAME(multiply_more)(call, part, row, end, from, until, sums, FLOAT32);
+    else NAME(multiply_more)(call, part, row, end, from, until, sums, BFLOAT16);
+}
+
 /* The columns of the rows `row .. end`. */
 INLINE void NAME(multiply_tile)(
     const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until, const int dtype
@@ -304,14 +379,8 @@ INLINE void NAME(multiply_tile)(
     FEW(7);
     FEW(8);
 #undef FEW
-    int64_t column = from;
-    for (; column + 8 <= until; column += 4) {
-        if (num_rows <= ROWS) NAME(multiply_columns)(call, part, row, end, column, 4, 4, dtype);
-        else if (num_rows < 4 * ROWS) NAME(multiply_columns)(call, part, row, end, column, 4, 2, dtype);
-        else NAME(multiply_columns)(call, part, row, end, column, 4, 1, dtype);
-    }
-    for (; column + 4 <= until; column += 4) NAME(multiply_columns)(call, part, row, end, column, 4, 0, dtype);
-    for (; column < until; column++) NAME(multiply_columns)(call, part, row, end, column, 1, 0, dtype);
+    if (num_rows == ROWS) NAME(multiply_fours)(call, part, row, end, from, until, 0, 4, dtype);
+    else NAME(multiply_tile_of_more)(call, part, row, end, from, until);
 }
 
 INLINE void NAME(multiply_range)(const Linear *call, const Part *part, int64_t from, int64_t until, const int dtype) {
