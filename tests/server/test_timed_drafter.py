@@ -28,7 +28,8 @@ class Server:
         self.now = 0.0
         self.cost, self.right = cost, right
         lone = Group(GroupConfig(0, 1, None), torch.device("cpu"))
-        self.drafter = TimedDrafter(Willing(), group or lone, lambda: self.now)
+        self.num_recorded = 0
+        self.drafter = TimedDrafter(Willing(), group or lone, lambda: self.now, lambda: self.num_recorded)
         self.number = 0
 
     def run(self, num_steps: int, num_rows: int = 2) -> list[bool]:
@@ -59,6 +60,19 @@ def test_drafts_that_cost_more_than_they_give_end() -> None:
     assert 0 < server.part_of_time(has_drafts=True) < 0.035
     server.run(5000)
     assert 0 < server.part_of_time(has_drafts=True, num_steps=5000) < 0.01, "less often each time"
+
+
+def test_steps_in_which_something_is_recorded_do_not_count() -> None:
+    def cost(has_drafts: bool) -> float:
+        if not has_drafts:
+            return 1.0
+        # Of drafts each number is computed for the first time once.
+        server.num_recorded += server.num_recorded < 30
+        return 50.0 if server.num_recorded < 30 else 2.0
+
+    server = Server(cost, right=2)
+    server.run(100)
+    assert server.part_of_time(has_drafts=True) > 0.95
 
 
 class Reading(Willing):

@@ -39,6 +39,8 @@ class Tape(Protocol):
 
 class _Thread(threading.local):
     tape: Tape | None = None
+    # Computations that were recorded.
+    count = 0
 
 
 recorded = _Thread()

@@ -224,6 +224,7 @@ def record(compute: Callable[[], object], arena: Arena) -> Recording:
         raise NotRecordable("the interpreter of kernels computes without ops of PyTorch")
     arena.rewind()
     tape = _Tape(arena)
+    recorded.count += 1
     recorded.tape = tape
     try:
         with _Reads(), tape:
@@ -231,6 +232,11 @@ def record(compute: Callable[[], object], arena: Arena) -> Recording:
     finally:
         recorded.tape = None
     return Recording(tape.steps)
+
+
+def num_recorded() -> int:
+    """How many computations this thread has recorded so far. The first time takes far longer than later ones."""
+    return recorded.count
 
 
 def _joined(steps: list[_Call | _TorchCall]) -> Iterator[Calls | _TorchCall]:

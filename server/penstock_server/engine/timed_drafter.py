@@ -4,7 +4,8 @@ What a draft costs depends on the drafter, the model and the machine, and can be
 between ranks, so the first rank's decision is that of all.
 
 A step is measured behind some of its kind. While it is computed, the router hands out the tokens of steps before, on
-the same processors: a single step without drafts would pay for the many tokens of the one before it.
+the same processors: a single step without drafts would pay for the many tokens of the one before it. A step in which
+something is computed for the first time, and recorded, says nothing about later ones.
 
 Where drafts do not pay, the other drafter rests: it is told prompts alone. What it then lacks makes its drafts worse,
 so before the next step with drafts it is told some steps.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
+from penstock_kernels.native.recording import num_recorded
 
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.limiting_drafter import LimitingDrafter
@@ -81,6 +83,7 @@ class _Step:
     """A step of open spans that was begun."""
 
     begun: float
+    num_recorded: int
     num_rows: int
     num_right: int = 0
     has_drafts: bool = False
@@ -90,11 +93,16 @@ class TimedDrafter(LimitingDrafter):
     """Asks another drafter for nothing in steps in which that would not pay."""
 
     def __init__(
-        self, drafter: Drafter, group: Group, clock: Callable[[], float] = time.perf_counter
+        self,
+        drafter: Drafter,
+        group: Group,
+        clock: Callable[[], float] = time.perf_counter,
+        num_recorded: Callable[[], int] = num_recorded,
     ) -> None:
         super().__init__(drafter)
         self._group = group
         self._clock = clock
+        self._num_recorded = num_recorded
         # By the number of rows, and whether there were drafts.
         self._paces: dict[tuple[int, bool], _Pace] = defaultdict(_Pace)
         # Steps before both kinds were measured.
@@ -120,11 +128,13 @@ class TimedDrafter(LimitingDrafter):
         had_drafts = None if step is None else step.has_drafts
         self._num_alike = self._num_alike + 1 if had_drafts == self._had_drafts else 1
         self._had_drafts = had_drafts
-        if step is not None and self._num_alike > _BEFORE:
+        if step is not None and self._num_alike > _BEFORE and step.num_recorded == self._num_recorded():
             self._paces[step.num_rows, step.has_drafts].add(now - step.begun, step.num_rows + step.num_right)
         self._is_decoding = bool((Spans.of(plan.spans).numbers[2] == 1).all())
         are_open = bool(plan.spans) and len(plan.open_drafts) == len(plan.spans)
-        self._step = _Step(now, len(plan.spans)) if are_open and not plan.admitted else None
+        self._step = (
+            _Step(now, self._num_recorded(), len(plan.spans)) if are_open and not plan.admitted else None
+        )
         self.inner.follow(plan)
 
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
