@@ -41,6 +41,11 @@ def render(example: Example) -> str:
     return _template().render(messages=example.messages, tools=example.tools)
 
 
+def render_prompt(example: Example) -> str:
+    """A chat without its last reply, which is to come."""
+    return _template().render(messages=example.messages[:-1], tools=example.tools, add_generation_prompt=True)
+
+
 def _learnt_spans(example: Example, text: str) -> list[tuple[int, int]]:
     if example.plain:
         return [(len(example.messages[0]["content"]), len(text))]

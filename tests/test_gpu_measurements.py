@@ -119,7 +119,7 @@ def test_every_part_measures_what_it_is_for(rehearsal: Rehearsal) -> None:
     assert {*steps, "tiny, graphs: bare graph of 1", "tiny, graphs: prompt of 64"} <= rehearsal.names(4)
     assert "tiny, as it comes: 2 clients, 32 to 8" in rehearsal.names(5)
     assert {"torch.profiler", "nsys", "compute-sanitizer memcheck"} <= rehearsal.names(6)
-    assert rehearsal.names(7) == {"tiny, by a head of EAGLE, trees, 2 streams"}
+    assert rehearsal.names(7) == {"tiny, by a head of EAGLE, trees, answers, 2 streams"}
     drafts = {line["what"]: line for line in rehearsal.lines if line["part"] == 7}
     assert drafts["times the rate without drafts"]["value"] > 0
     assert drafts["rate"]["note"].endswith(" without drafts")

@@ -35,7 +35,7 @@ _NEEDED_BY_TESTS = (
 )
 CARRIED = (*_NEEDED, *_NEEDED_BY_TESTS)
 _PROGRAMS = ("launcher", "penstock-router", "penstock-bench")
-_SOURCES = ("benchmarks", "kernels", "server", "tests", "pyproject.toml", "LICENSE")
+_SOURCES = ("benchmarks", "demo", "kernels", "server", "tests", "pyproject.toml", "LICENSE")
 _LEFT_OUT = (
     "tests/clients/",
     "tests/peers/",

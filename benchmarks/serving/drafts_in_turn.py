@@ -14,15 +14,24 @@ from benchmarks.streams import Stream, complete
 
 
 class Text(NamedTuple):
-    """What is generated, and how: fields of the request. `least_at_one`: floor of the ratio by one stream."""
+    """What is generated, and how: fields of the request. `least_at_one`: floor of the ratio by one stream.
+
+    `prompts`: each stream asks some of them, one after the other, whose answers end by themselves. Without, it asks for
+    one text behind a prompt that says nothing.
+    """
 
     name: str
     options: dict[str, object]
     least_at_one: float | None = None
+    prompts: tuple[str, ...] = ()
+
+
+# Prompts that a stream asks in a run.
+_PROMPTS_OF_STREAM = 6
 
 
 class Amount(NamedTuple):
-    """How much is generated: tokens of a stream, and pairs of runs behind the one that warms both servers up."""
+    """Tokens of an answer, at most, and pairs of runs behind the one that warms both servers up."""
 
     num_new: int = 128
     repeats: int = 3
@@ -83,24 +92,34 @@ def run_in_turn(plain: Server, drafting: Server, text: Text, count: int, amount:
 
 
 def _run(server: Server, text: Text, count: int, number: int, num_new: int) -> Run:
-    """`count` requests at once; prompts differ, so that no prefix is in the cache but for the other server's twin."""
+    """`count` streams at once; prompts differ, so that no prefix is in the cache but for the other server's twin."""
 
-    async def ask() -> list[Stream]:
-        asked = (
-            complete(
-                server.address, f"{number} {index} Tell me", num_new, options={**text.options, "seed": index}
-            )
-            for index in range(count)
+    async def ask_all() -> list[list[Stream]]:
+        return await asyncio.gather(
+            *(_ask(server, text, number * count + index, num_new) for index in range(count))
         )
-        return await asyncio.gather(*asked)
 
     started = time.perf_counter()
-    done = asyncio.run(ask())
+    done = [answer for answers in asyncio.run(ask_all()) for answer in answers]
     seconds = time.perf_counter() - started
-    assert all(stream.usage["completion_tokens"] == num_new for stream in done), json.dumps(done[0].usage)
     details = [stream.usage.get("completion_tokens_details", {}) for stream in done]
     right, wrong = (
         sum(detail.get(f"{part}_prediction_tokens", 0) for detail in details)
         for part in ("accepted", "rejected")
     )
-    return Run(count * num_new / seconds, right, wrong)
+    return Run(sum(stream.usage["completion_tokens"] for stream in done) / seconds, right, wrong)
+
+
+async def _ask(server: Server, text: Text, stream: int, num_new: int) -> list[Stream]:
+    """All that a stream asks, in order."""
+    options = {**text.options, "seed": stream}
+    if not text.prompts:
+        answer = await complete(server.address, f"{stream} Tell me", num_new, options=options)
+        assert answer.usage["completion_tokens"] == num_new, json.dumps(answer.usage)
+        return [answer]
+    places = range(stream * _PROMPTS_OF_STREAM, (stream + 1) * _PROMPTS_OF_STREAM)
+    prompts = [text.prompts[place % len(text.prompts)] for place in places]
+    return [
+        await complete(server.address, prompt, num_new, options={**options, "ignore_eos": False})
+        for prompt in prompts
+    ]

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.serving.drafts_in_turn import Text
 from benchmarks.serving.widened import DEMO
+from demo.corpus import examples
+from demo.text import render_prompt
 
 # A text that is guessed, in steps that each give up to five tokens.
 _LEAST_WHERE_RIGHT = 2.0
 _MODEL, _CONFIG = "model.safetensors", "config.json"
+# Questions to the demo model, of kinds and in words that neither it nor its heads were trained with.
+_NUM_QUESTIONS, _SEED = 1500, 11
 
 # Of three tokens that are far likelier than all others the last few soon come again.
 REPEATING = Text(
@@ -45,12 +51,25 @@ def by_model(folder: Path, name: str, is_right: bool = False) -> Way:
 def by_heads() -> list[Way]:
     """As chains and as trees."""
     trees = "--speculate-branches=3"
-    return [
-        Way(("--speculation=medusa",), (_drawn("by heads of MEDUSA"),)),
-        Way(("--speculation=medusa", trees), (_drawn("by heads of MEDUSA, trees"),), has_trees=True),
-        Way(("--speculation=eagle",), (_drawn("by a head of EAGLE"),)),
-        Way(("--speculation=eagle", trees), (_drawn("by a head of EAGLE, trees"),), has_trees=True),
-    ]
+    ways = []
+    for name, flag in (
+        ("heads of MEDUSA", "--speculation=medusa"),
+        ("a head of EAGLE", "--speculation=eagle"),
+    ):
+        ways.append(Way((flag,), (_answers(f"by {name}, answers"), _drawn(f"by {name}, noise"))))
+        ways.append(Way((flag, trees), (_answers(f"by {name}, trees, answers"),), has_trees=True))
+    return ways
+
+
+def _answers(name: str) -> Text:
+    """What the heads were trained for."""
+    return Text(name, {}, prompts=_questions())
+
+
+@cache
+def _questions() -> tuple[str, ...]:
+    asked = (example for example in examples(_SEED, "test") if not (example.plain or example.tools))
+    return tuple(render_prompt(example) for example in islice(asked, _NUM_QUESTIONS))
 
 
 def _drawn(name: str, least_at_one: float | None = None) -> Text:
