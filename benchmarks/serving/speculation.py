@@ -2,8 +2,9 @@
 
 By n-gram on text that repeats and on text that does not; by draft models that are the two ends: the model itself, which
 is always right and costs as much, and one layer of noise, which is never right; and by the heads of the demo model, as
-chains and as trees. Then for the demo model in the size of one of 30 million parameters, where a step waits for its
-weights: by n-gram, by the demo model, which knows it, and by the heads.
+chains and as trees, on answers to questions and on text that they cannot know. Then for the demo model in the size of
+one of 30 million parameters, where a step waits for its weights: by n-gram, by the demo model, which knows it, and by
+the heads.
 """
 
 from pathlib import Path

@@ -18,7 +18,7 @@ from demo.text import render_prompt
 # A text that is guessed, in steps that each give up to five tokens.
 _LEAST_WHERE_RIGHT = 2.0
 _MODEL, _CONFIG = "model.safetensors", "config.json"
-# Questions to the demo model, of kinds and in words that neither it nor its heads were trained with.
+# Questions to the demo model, in words that neither it nor its heads were trained with.
 _NUM_QUESTIONS, _SEED = 1500, 11
 
 # Of three tokens that are far likelier than all others the last few soon come again.
