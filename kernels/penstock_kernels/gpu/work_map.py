@@ -47,6 +47,17 @@ def _tiles_of(query_start_ptr, context_ptr, spans, num_spans, min_query_len, max
     return query_lens, tl.minimum(first_seen // KEYS, end), end
 
 
+@triton.jit
+def _length_of(num_tiles, resident, fixed_tiles, LEAST: tl.constexpr):
+    """Tiles of an item of each span: so many that all items run at a time, or a fixed number."""
+    wanted = tl.maximum((tl.sum(num_tiles, axis=0) + resident - 1) // resident, LEAST)
+    shares = tl.maximum((2 * num_tiles + wanted) // (2 * wanted), 1)
+    length = (num_tiles + shares - 1) // shares
+    if fixed_tiles > 0:
+        length = tl.full(num_tiles.shape, fixed_tiles, tl.int32)
+    return tl.maximum(length, 1)
+
+
 @triton.jit(
     do_not_specialize=[
         "num_spans", "num_items", "num_splits", "min_query_len", "max_query_len", "reach", "resident", "fixed_tiles",
@@ -80,12 +91,7 @@ def _work_map_kernel(
         query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
         KEYS)  # fmt: skip
     num_tiles = end - first
-    wanted = tl.maximum((tl.sum(num_tiles, axis=0) + resident - 1) // resident, LEAST)
-    shares = tl.maximum((2 * num_tiles + wanted) // (2 * wanted), 1)
-    length = (num_tiles + shares - 1) // shares
-    if fixed_tiles > 0:
-        length = tl.full([BLOCK_SPANS], fixed_tiles, tl.int32)
-    length = tl.maximum(length, 1)
+    length = _length_of(num_tiles, resident, fixed_tiles, LEAST)
     counts = (num_tiles + length - 1) // length
     is_split = counts > 1
     split_counts = tl.where(is_split, counts, 0)
