@@ -55,6 +55,23 @@ def _attend_in_graph() -> None:
     ops.paged_attention(_tensor(512, 32, 128), *caches, spans, ops.Scoring(128**-0.5))
 
 
+def _choose_positions(heads: int, dim: int, dtype: torch.dtype = BF16) -> None:
+    """A step of decodes in a graph, of which the host knows no lengths."""
+    starts, contexts, tables = (_tensor(*shape, dtype=torch.int32) for shape in ((65,), (64,), (64, 1024)))
+    spans = ops.DecodeSpans(starts, contexts, tables, 16, 1, 16384)
+    weights = _tensor(64, heads, dtype=torch.float32)
+    cache = _tensor(64, 16, 1, dim, dtype=dtype)
+    ops.choose_positions(_tensor(64, heads, dim, dtype=dtype), weights, cache, spans, 2048)
+
+
+def _attend_chosen() -> None:
+    """To positions that an index chose: blocks of one."""
+    starts, contexts, tables = (_tensor(*shape, dtype=torch.int32) for shape in ((65,), (64,), (64, 2048)))
+    spans = ops.DecodeSpans(starts, contexts, tables, 1, 1, 2048)
+    ups = (_tensor(16, *shape) for shape in ((512, 128), (128, 512)))
+    ops.latent_attention(_tensor(64, 16, 192), _tensor(1024, 1, 1, 512 + 64), *ups, spans, 0.1)
+
+
 def _attend_latents(lens: list[tuple[int, int]], heads: int, dtype: torch.dtype = BF16) -> None:
     """DeepSeek V3, on one GPU or on eight."""
     queries, contexts = (tuple(pair[i] for pair in lens) for i in range(2))
@@ -333,6 +350,12 @@ CASES: dict[str, Callable[[], Any]] = {
     "latents, 128 heads": lambda: _attend_latents(ONE, 128),
     "latents, 128 heads fp16, split": lambda: _attend_latents(ONE[:1], 128, torch.float16),
     "latents, 128 heads, prompt": lambda: _attend_latents([(64, 4096)], 128),
+    "latents, 16 heads, chosen": lambda: _attend_chosen(),
+    # DeepSeek V3.2 and GLM-5.
+    "index, 64 heads": lambda: _choose_positions(64, 128),
+    "index, 32 heads": lambda: _choose_positions(32, 128),
+    "index, 64 heads of 256": lambda: _choose_positions(64, 256),
+    "index, 64 heads fp32": lambda: _choose_positions(64, 128, torch.float32),
     "draw": lambda: ops.draw(_tensor(64, 128256, dtype=torch.float32), _draw_params(64)),
     "gumbel": lambda: ops.gumbel(*[_tensor(64, dtype=torch.int64)] * 2, 128256),
     "uniform": lambda: ops.uniform(_tensor(64, dtype=torch.int64), 128256),

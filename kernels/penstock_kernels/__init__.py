@@ -36,7 +36,7 @@ from penstock_kernels.ops.activation import (
 from penstock_kernels.ops.adapters import adapt_embedding, add_adapters
 from penstock_kernels.ops.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.ops.causal_conv import causal_conv
-from penstock_kernels.ops.chosen_latents import choose_positions, chosen_latent_attention
+from penstock_kernels.ops.choose_positions import captures_choices, choice_bytes, choose_positions
 from penstock_kernels.ops.decodes import find_decodes
 from penstock_kernels.ops.delta_rule import gated_delta_rule
 from penstock_kernels.ops.embedding import embedding
@@ -107,10 +107,11 @@ __all__ = [
     "apply_bitmask",
     "apply_rotary",
     "attention_parts_bytes",
+    "captures_choices",
     "captures_experts",
     "causal_conv",
+    "choice_bytes",
     "choose_positions",
-    "chosen_latent_attention",
     "clamped_swiglu",
     "copy_blocks",
     "draw",

@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from penstock_kernels import reference
-from penstock_kernels.base.attention_spans import MAX_KERNEL_RANK, LatentArguments
+from penstock_kernels.base.attention_spans import MAX_KERNEL_INDEX_DIM, MAX_KERNEL_RANK, LatentArguments
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.base.quantized import IntGroups, Quantized
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
@@ -24,6 +24,7 @@ from penstock_kernels.native import angles as c_angles
 from penstock_kernels.native import attention as c_attention
 from penstock_kernels.native import bitmask as c_bitmask
 from penstock_kernels.native import causal_conv as c_causal_conv
+from penstock_kernels.native import choose_positions as c_choose_positions
 from penstock_kernels.native import decodes as c_decodes
 from penstock_kernels.native import delta_rule as c_delta_rule
 from penstock_kernels.native import embedding as c_embedding
@@ -118,6 +119,15 @@ def _lie_alike(x: Any, ids: Any, weights: Any, gate_up: Any, down: Any, *_: obje
 
 def _has_tiles_for(arguments: LatentArguments) -> bool:
     return arguments.key_up.shape[1] <= MAX_KERNEL_RANK
+
+
+def has_index_tiles(dim: int) -> bool:
+    """Whether the kernel of an index has tiles for keys of so many numbers."""
+    return dim <= MAX_KERNEL_INDEX_DIM
+
+
+def _has_index_tiles(query: torch.Tensor, *_: object) -> bool:
+    return has_index_tiles(query.shape[2])
 
 
 def _joins_nothing(
@@ -288,8 +298,13 @@ latent_attention = Row(
     gpu="latent_attention.latent_attention",
     gpu_if=_has_tiles_for,
 )
-choose_positions = Row(reference.choose_positions)
-chosen_latent_attention = Row(reference.chosen_latent_attention)
+choose_positions = Row(
+    reference.choose_positions,
+    native=c_choose_positions.choose_positions,
+    native_if=c_choose_positions.supports,
+    gpu="choose_positions.choose_positions",
+    gpu_if=_has_index_tiles,
+)
 causal_conv = Row(
     reference.causal_conv,
     native=c_causal_conv.causal_conv,

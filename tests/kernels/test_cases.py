@@ -39,7 +39,14 @@ def test_every_variant_compiles_without_a_spill(
 
 
 @pytest.mark.parametrize(
-    "file", ["test_adapters.py", "test_attention.py", "test_experts.py", "test_sampling.py"]
+    "file",
+    [
+        "test_adapters.py",
+        "test_attention.py",
+        "test_choose_positions.py",
+        "test_experts.py",
+        "test_sampling.py",
+    ],
 )
 def test_compiled_ops_equal_their_references(file: str, cases_in: Callable[..., Any]) -> None:
     _check(cases_in(_CASES / file, PENSTOCK_KERNEL_CASES="cpu"))

@@ -27,7 +27,7 @@ resources: Any = importlib.import_module("resources")
 CASES = [
     "rms_norm 4096", "sum over 8 ranks, norm 8192", "silu_mul", "gate_by_sigmoid", "embedding", "rotary_table",
     "find_decodes", "rotate_and_store 128", "decode 128 split", "latents, 16 heads", "product behind a norm, 16 rows",
-    "draw",
+    "index, 64 heads", "draw",
 ]  # fmt: skip
 # What touches memory that others write, or leaves the way that all programs take.
 TOUCHES = re.compile(r"\b(ld\.global|st\.global|atom\.|red\.|cp\.async|bra|ret)\b")

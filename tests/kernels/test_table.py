@@ -26,6 +26,7 @@ from penstock_kernels import (
     table,
 )
 from penstock_kernels.base.destination import Destination
+from penstock_kernels.base.seen_rows import SeenRows
 from penstock_kernels.native.library import library
 
 ROWS: dict[str, table.Row[..., Any]] = {
@@ -67,14 +68,10 @@ def _latents(dtype: torch.dtype, rank: int) -> LatentArguments:
     )
 
 
-def _indexed() -> tuple[Any, ...]:
-    spans = AttentionSpans((1,), (1,), torch.zeros(1, 1, dtype=torch.int32), 4)
-    return _ones(1, 2, 8), _ones(1, 2), _ones(1, 4, 1, 8), spans, 3
-
-
-def _chosen() -> tuple[Any, ...]:
-    ups = _ones(2, 16, 12), _ones(2, 5, 16)
-    return _ones(1, 2, 20), _ones(1, 4, 1, 24), *ups, torch.zeros(1, 3, dtype=torch.int64), 1.0
+def _indexed(dtype: torch.dtype = torch.float32, dim: int = 8) -> tuple[Any, ...]:
+    seen = SeenRows(_ids(0).int(), _ids(1).int())
+    query, cache = _ones(1, 2, dim, dtype=dtype), _ones(1, 4, 1, dim, dtype=dtype)
+    return query, _ones(1, 2), cache, _ids(0).int()[None], seen, 1, _ids(0, 0, 0).int()[None]
 
 
 def _stored_latents(dtype: torch.dtype, rank: int) -> tuple[Any, ...]:
@@ -188,6 +185,7 @@ IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("paged_attention", (_attention(BF16, BF16, dim=512),)),
     ("paged_attention", (_attention(BF16, BF16, tree=True),)),
     ("latent_attention", (_latents(BF16, 16),)),
+    ("choose_positions", _indexed(BF16, dim=5)),
     ("rotate_and_store_latents", _stored_latents(torch.float32, 16)),
     ("causal_conv", _conv(BF16, 12)),
     ("gated_delta_rule", _delta(BF16, 12)),
@@ -234,8 +232,8 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("paged_attention", (_attention(BF16, FP8),)),
     ("paged_attention", (_attention(BF16, BF16, dim=640),)),
     ("latent_attention", (_latents(FP16, 16),)),
-    ("choose_positions", _indexed()),
-    ("chosen_latent_attention", _chosen()),
+    ("choose_positions", _indexed(FP16)),
+    ("choose_positions", _indexed(dim=1025)),
     ("latent_attention", (_latents(BF16, 18),)),
     ("rotate_and_store_latents", _stored_latents(BF16, 18)),
     ("causal_conv", _conv(FP16, 12)),
@@ -265,8 +263,6 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
 NO_KERNEL = {
     "activate",
     "all_finite",
-    "choose_positions",
-    "chosen_latent_attention",
     "most_likely",
     "route_near",
     "soft_cap",
@@ -277,7 +273,8 @@ def test_every_op_has_a_row() -> None:
     public = {name: getattr(penstock_kernels, name) for name in penstock_kernels.__all__}
     functions = {name for name, found in public.items() if inspect.isfunction(found)}
     # Those are questions about an op.
-    questions = {"attention_parts_bytes", "captures_experts", "is_fused", "latent_parts_bytes"}
+    questions = {"attention_parts_bytes", "captures_choices", "captures_experts", "choice_bytes", "is_fused"}
+    questions.add("latent_parts_bytes")
     assert functions - questions == set(ROWS)
     assert public["own_attention"] is table.paged_attention
     assert public["own_latent_attention"] is table.latent_attention
@@ -332,7 +329,9 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
     pytest.importorskip("triton")
     monkeypatch.setattr("penstock_kernels.gpu.fused_linear.is_faster", lambda *_: True)
     row = ROWS[name]
-    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), key_up=torch.empty(1, 512, 1))
+    on_cuda: Any = SimpleNamespace(
+        device=torch.device("cuda"), key_up=torch.empty(1, 512, 1), shape=(1, 1, 256)
+    )
     on_mps: Any = SimpleNamespace(device=torch.device("mps"))
     # Of a product, whether it is to be invariant: only then is there a kernel. Of experts, that they lie alike.
     others: tuple[Any, ...] = (None, None, True) if name == "linear" else ()
@@ -353,6 +352,9 @@ def test_cuda_takes_the_kernel_for_every_kind_of_scores() -> None:
 def test_cuda_leaves_latents_that_no_tile_holds_to_the_reference() -> None:
     given: Any = SimpleNamespace(device=torch.device("cuda"), key_up=torch.empty(1, 513, 1))
     assert table.latent_attention.choose(given) is table.latent_attention.reference
+    wide: Any = SimpleNamespace(device=torch.device("cuda"), shape=(1, 2, 257))
+    index: Any = table.choose_positions
+    assert index.choose(wide) is index.reference
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ to 8 tokens are computed in C, and decode steps are recorded. The reference in P
 
 Where an index chooses the positions that a query sees (DeepSeek V3.2, GLM-5: 2,048 of them), its keys are cached
 beside the latents, and the index is whole on every rank. Up to that length a step is that of DeepSeek V3. For longer
-contexts the reference in PyTorch chooses and attends, on every device; so steps are neither captured nor recorded where
-sequences may be longer (`--max-total-tokens`). Layers may share the index of a layer before
-them. Unmeasured on a device.
+contexts the index scores every position in C or in a kernel, and attention over latents reads the best ones where they
+lie, as blocks of one position; so such steps are captured and recorded like others. Of equal scores the first positions
+are taken. Layers may share the index of a layer before them. Unmeasured on a device.
 
 Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, that of Kimi Linear (KDA), where every row of a matrix
 forgets by itself, Mamba-1 and 2, short convolutions) keep a state for each slot, of one size whatever the length of its

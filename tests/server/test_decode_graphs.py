@@ -26,6 +26,8 @@ SPACE: dict[str, Any] = CASES["mamba2"]
 CONV: dict[str, Any] = {**CASES["lfm2"], "hidden_size": 64}
 # Of sizes that the ops in C do not take: what was not recorded is computed again, from the states before.
 SPARSE: dict[str, Any] = CASES["qwen3_5_moe_text"]
+# Beyond the first tokens an index chooses positions.
+INDEXED: dict[str, Any] = {**CASES["deepseek_v32-all"], "index_topk": 4}
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),  # of heads that the ops in C do not take: free steps again
     ("llama", {"head_dim": 32}),
@@ -36,6 +38,7 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("mamba2", SPACE),
     ("lfm2", CONV),
     ("qwen3_5_moe_text", SPARSE),
+    ("deepseek_v32", INDEXED),
 ]
 DRAWN = SamplingParams(temperature=0.9, top_k=20, seed=7, num_top_logprobs=3)
 
@@ -91,6 +94,7 @@ def test_tokens_are_those_of_free_steps(
         (DELTA, True),
         (SPACE, True),
         (CONV, True),
+        ({**INDEXED, "index_topk": 2}, True),
         (SPARSE, False),
     ],
 )

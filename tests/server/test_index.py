@@ -1,114 +1,38 @@
 """Attention over the latents that an index chooses: what it chooses, and what is refused."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_model
 import torch
-from driver import make_engine
 from family_models import CASES
-from penstock_kernels import AttentionSpans, choose_positions, chosen_latent_attention, latent_attention
-from penstock_kernels.reference import chosen_latents
+from penstock_kernels import AttentionSpans, captures_choices, choice_bytes, choose_positions
 from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.kv_layers import read_index_sources
 from penstock_server.architectures.registry import load_spec
 from penstock_server.base.errors import StartError
 from transformers import CONFIG_MAPPING
 
-BLOCK = 4
-# Query and context lengths: a decode, a prompt, one behind a cached prefix, nothing.
-LENS = ((1, 9), (7, 7), (3, 11), (0, 0))
-
-
-class Step:
-    """Queries over a filled cache whose blocks are scattered; what belongs to no context is NaN."""
-
-    def __init__(self, width: int) -> None:
-        torch.manual_seed(0)
-        queries, contexts = zip(*LENS, strict=True)
-        self.spans = AttentionSpans(queries, contexts, self._tables(), BLOCK)
-        self.cache = torch.full((12, BLOCK, 1, width), float("nan"))
-        for span, (_, context_len) in enumerate(LENS):
-            self.flat(self.cache)[self.positions(span, context_len)] = torch.randn(context_len, width)
-
-    def _tables(self) -> torch.Tensor:
-        order = iter((7, 2, 11, 0, 5, 9, 3, 8))
-        return torch.tensor(
-            [[next(order) if at < -(-length // BLOCK) else 0 for at in range(3)] for _, length in LENS],
-            dtype=torch.int32,
-        )
-
-    @staticmethod
-    def flat(cache: torch.Tensor) -> torch.Tensor:
-        return cache.view(-1, cache.shape[-1])
-
-    def positions(self, span: int, count: int) -> list[int]:
-        table = self.spans.block_tables[span].tolist()
-        return [table[position // BLOCK] * BLOCK + position % BLOCK for position in range(count)]
-
-    def rows(self) -> list[tuple[int, int]]:
-        """Of each query its span, and how many positions it sees."""
-        return [
-            (span, context_len - query_len + row + 1)
-            for span, (query_len, context_len) in enumerate(LENS)
-            for row in range(query_len)
-        ]
-
-
-@pytest.mark.parametrize("top_k", [1, 4, 20])
-@pytest.mark.parametrize("numbers", [1, 2**26])
-def test_the_best_positions_of_each_query_are_chosen(
-    top_k: int, numbers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chosen_latents, "_MOST_NUMBERS", numbers)
-    step = Step(8)
-    query, weights = torch.randn(11, 3, 8), torch.randn(11, 3)
-    chosen = choose_positions(query, weights, step.cache, step.spans, top_k)
-    assert chosen.shape == (11, top_k)
-    for row, (span, seen) in enumerate(step.rows()):
-        places = step.positions(span, seen)
-        keys = step.flat(step.cache)[places]
-        scores = ((query[row] @ keys.T * 8**-0.5).relu() * weights[row, :, None]).sum(0)
-        expected = [places[at] for at in scores.topk(min(top_k, seen)).indices.tolist()]
-        found = chosen[row].tolist()
-        assert set(found[: len(expected)]) == set(expected)
-        assert found[len(expected) :] == [-1] * (top_k - len(expected))
-
-
-@pytest.mark.parametrize("numbers", [1, 2**26])
-def test_where_all_is_chosen_attention_is_that_over_all(
-    numbers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chosen_latents, "_MOST_NUMBERS", numbers)
-    step = Step(12)
-    query, key_up, value_up = torch.randn(11, 2, 9), torch.randn(2, 8, 5), torch.randn(2, 6, 8)
-    everything = [[*step.positions(span, seen), *[-1] * (20 - seen)] for span, seen in step.rows()]
-    found = chosen_latent_attention(query, step.cache, key_up, value_up, torch.tensor(everything), 0.3)
-    expected = latent_attention(query, step.cache, key_up, value_up, step.spans, 0.3)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
 
 def test_what_does_not_fit_an_op_is_refused() -> None:
-    step = Step(8)
-    query, weights = torch.randn(11, 3, 8), torch.randn(11, 3)
+    query, weights, cache = torch.randn(4, 3, 8), torch.randn(4, 3), torch.randn(2, 4, 1, 8)
+    spans = AttentionSpans((1, 3), (3, 4), torch.tensor([[0], [1]], dtype=torch.int32), 4)
     with pytest.raises(ValueError, match="choose_positions: weights"):
-        choose_positions(query, weights[:, :2], step.cache, step.spans, 4)
-    with pytest.raises(ValueError, match="choose_positions: 10 queries for the spans"):
-        choose_positions(query[:10], weights[:10], step.cache, step.spans, 4)
+        choose_positions(query, weights[:, :2], cache, spans, 4)
+    with pytest.raises(ValueError, match="choose_positions: 3 queries for the spans of 4"):
+        choose_positions(query[:3], weights[:3], cache, spans, 4)
     with pytest.raises(ValueError, match="choose_positions: top_k 0"):
-        choose_positions(query, weights, step.cache, step.spans, 0)
-    ups = torch.randn(3, 4, 4), torch.randn(3, 6, 4)
-    with pytest.raises(ValueError, match="chosen_latent_attention: chosen"):
-        chosen_latent_attention(query, step.cache, *ups, torch.zeros(3, 2, dtype=torch.int64), 1.0)
+        choose_positions(query, weights, cache, spans, 0)
+    with pytest.raises(ValueError, match="choose_positions: query"):
+        choose_positions(query, weights, cache[..., :4], spans, 4)
 
 
-def test_steps_are_captured_where_all_is_seen(saved_model: Callable[..., Any]) -> None:
-    folder = saved_model(**CASES["deepseek_v32"]).folder
-    assert make_engine(folder, max_sequence_len=20).model.capturable
-    assert not make_engine(folder, max_sequence_len=21).model.capturable
+def test_graphs_hold_an_index_that_has_tiles() -> None:
+    assert captures_choices(torch.device("cuda"), 256)
+    assert not captures_choices(torch.device("cuda"), 257)
+    assert captures_choices(torch.device("cpu"), 1024)
 
 
 @pytest.mark.parametrize(
@@ -159,3 +83,26 @@ def test_how_layers_share_an_index_is_read_as_transformers_reads_it(
     usual: Any = CONFIG_MAPPING["glm_moe_dsa"]
     kinds = usual(num_hidden_layers=6, **keys).indexer_types
     assert ["full" if source is None else "shared" for source in found] == kinds
+
+
+def test_memory_is_planned_for_what_an_index_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of a part at a time, and of one query at least."""
+    query, weights, cache = torch.randn(6, 4, 16), torch.randn(6, 4), torch.randn(50, 4, 1, 16)
+    spans = AttentionSpans((6,), (192,), torch.arange(50, dtype=torch.int32)[None], 4)
+    plain, taken = torch.empty, 0
+
+    def counted(*shape: Any, **options: Any) -> torch.Tensor:
+        nonlocal taken
+        made = plain(*shape, **options)
+        taken += made.nbytes
+        return made
+
+    for most, num_parts in ((2**24, 1), (400, 3), (1, 6)):
+        monkeypatch.setattr("penstock_kernels.ops.choose_positions._MOST_SCORES", most)
+        taken = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "empty", counted)
+            choose_positions(query, weights, cache, spans, 9)
+        assert taken == 4 * 6 * (192 + 9)
+        queries = 4 * 6 * 4 * 17
+        assert choice_bytes(6, 192, 4, 16, 9) == 4 * (-(-6 // num_parts) * 192 + 6 * 9) + queries

@@ -40,6 +40,7 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
 # Compressed latents; states beside them, beside keys and values, and in the place of both: and the kernel of each kind.
 KEPT_OTHERWISE = {
     "deepseek_v3": "_latent_attention_kernel",
+    "deepseek_v32": "_choose_kernel",
     "qwen3_next": "_correct_one_kernel",
     "kimi_linear": "_correct_one_kernel",
     "falcon_h1": "_scan_one_kernel",
@@ -148,6 +149,19 @@ def test_latents_and_states_need_no_new_variant(saved_model: Callable[..., Any],
             serve(engine)
 
 
+@pytest.mark.parametrize("max_step_tokens", [100, 2048])
+def test_an_index_needs_no_new_variant(saved_model: Callable[..., Any], max_step_tokens: int) -> None:
+    """However many queries a step has that do not see all of their contexts."""
+    case = {**CASES["deepseek_v32"], "index_topk": 1300, "max_position_embeddings": 1500}
+    folder = saved_model(**case).folder
+    with recording_only() as seen:
+        engine = warm_engine(folder, max_sequence_len=1400, max_step_tokens=max_step_tokens)
+        driver = Driver(execute_on(engine), NUM_SLOTS, NUM_BLOCKS)
+        with nothing_new(seen):
+            for chunk in (1, 60, 90, 220, 300, 1100, 1390):
+                driver.run([Sequence([5] * 1390, 3)], max_chunk=min(chunk, max_step_tokens))
+
+
 @pytest.mark.parametrize("case", ["mamba2", "falcon_h1", "lfm2"])
 def test_snapshots_need_no_new_variant(saved_model: Callable[..., Any], case: str) -> None:
     """Also where no layer has keys and values, of which blocks could be copied."""
@@ -197,8 +211,9 @@ def test_scenes_keep_to_the_limits() -> None:
         (1, 1, 1, 2, 1), (1, 1, 16, 2, 2048), (8, 3, 4, 12, 5), (300, 4000, 16, 40_000, 8192), (7, 90, 16, 100, 64),
     ):  # fmt: skip
         limits = Limits(num_slots, num_blocks, block_size, 100, length, tokens)
-        for scene in scenes_of_kernels(limits, has_experts=True, can_draft=True):
-            first, *_ = plans(scene, limits)
+        for scene in scenes_of_kernels(limits, has_experts=True, can_draft=True, num_chosen=20):
+            first, *more = plans(scene, limits)
+            assert all(sum(span.length for span in plan.spans) <= tokens for plan in more)
             held = [block for admit in first.admitted for block in admit.block_ids]
             assert len(held) == len(set(held)) <= num_blocks
             assert sum(span.length for span in first.spans) <= tokens

@@ -18,6 +18,8 @@ MAX_TREE_LEN = 32
 
 # The most numbers of a latent for which the kernels of a GPU have tiles.
 MAX_KERNEL_RANK = 512
+# The same of a key of an index.
+MAX_KERNEL_INDEX_DIM = 256
 
 
 class Reach(NamedTuple):
@@ -82,6 +84,11 @@ class AttentionSpans:
         """The first row of every span, and the end of the last."""
         return [0, *accumulate(self.query_lens)]
 
+    @property
+    def longest(self) -> int:
+        """No query sees more positions."""
+        return max(self.context_lens, default=0)
+
     def rows_of(self, members: Sequence[int]) -> list[int]:
         """The rows of these spans, span after span."""
         starts = self.query_starts
@@ -130,6 +137,11 @@ class DecodeSpans:
     _shared: dict[Any, Any] = field(default_factory=dict)
 
     shared = AttentionSpans.shared
+
+    @property
+    def longest(self) -> int:
+        """No query sees more positions."""
+        return self.max_context_len
 
     def on_host(self) -> AttentionSpans:
         """The same spans with their lengths on the host, which waits for the device."""

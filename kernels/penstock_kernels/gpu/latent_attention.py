@@ -1,6 +1,8 @@
 """Attention over latents: short spans by a kernel in the space of the latents, long ones by the reference, which makes
 keys and values of their contexts. In a graph, where the host knows no lengths, the kernel computes all."""
 
+from dataclasses import replace
+
 import torch
 
 from penstock_kernels import reference
@@ -29,10 +31,26 @@ _MOST_TOKENS = 2048
 def latent_attention(arguments: LatentArguments) -> torch.Tensor:
     spans = arguments.spans
     if isinstance(spans, DecodeSpans):
-        return _absorbed(arguments)
+        return _in_parts(arguments, spans) if len(arguments.query) > _MOST_TOKENS else _absorbed(arguments)
     longest = _MOST_ABSORBED if len(arguments.query) <= _MOST_TOKENS else MAX_DECODE_LEN
     long = [span for span, length in enumerate(spans.query_lens) if length > longest]
     return latent_attention_beside(arguments, long, _absorbed, reference.latent_attention)
+
+
+def _in_parts(arguments: LatentArguments, spans: DecodeSpans) -> torch.Tensor:
+    """Of many queries some at a time, if each is a span of its own: those of prompts for which an index chooses."""
+    if spans.max_query_len > 1 or len(spans.context_lens) != len(arguments.query):
+        return _absorbed(arguments)
+    parts = []
+    for first in range(0, len(arguments.query), _MOST_TOKENS):
+        rows = slice(first, first + _MOST_TOKENS)
+        query, lens = arguments.query[rows], spans.context_lens[rows]
+        own = replace(
+            spans, query_starts=spans.query_starts[: len(query) + 1], context_lens=lens,
+            block_tables=spans.block_tables[rows], _shared={},
+        )  # fmt: skip
+        parts.append(_absorbed(replace(arguments, query=query, spans=own)))
+    return torch.cat(parts)
 
 
 def _absorbed(arguments: LatentArguments) -> torch.Tensor:

@@ -47,14 +47,14 @@ class Thresholds(NamedTuple):
 
 
 @triton.jit
-def _key_of(value):
+def key_of(value):
     """int32 in the order of the floats."""
     bits = value.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 @triton.jit
-def _value_of(key):
+def value_of(key):
     return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
 
 
@@ -93,7 +93,7 @@ def _search(scores_ptr, num_scores, largest, temperature, floor, typical_score, 
         for start in range(0, num_scores, BLOCK):
             scaled = load_scaled(scores_ptr, start + tl.arange(0, BLOCK), num_scores, largest, temperature)
             value, weights = compared(scaled, floor, typical_score, STAGE)
-            keys = _key_of(value)
+            keys = key_of(value)
             masses_1 += tl.where(keys >= first, weights, 0.0)
             masses_2 += tl.where(keys >= second, weights, 0.0)
             masses_3 += tl.where(keys >= third, weights, 0.0)
@@ -110,7 +110,7 @@ def _search(scores_ptr, num_scores, largest, temperature, floor, typical_score, 
         )
         low = tl.where(reached_3, third, tl.where(reached_2, second, tl.where(reached_1, first, low)))
         num_low = tl.where(reached_3, num_3, tl.where(reached_2, num_2, tl.where(reached_1, num_1, num_low)))
-    return _value_of(low)
+    return value_of(low)
 
 
 @triton.jit

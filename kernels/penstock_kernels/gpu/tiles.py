@@ -76,6 +76,11 @@ def latent_tile(num_rows: int, element_bytes: int, shared_bytes: int) -> Tile:
     return Tile(16, 32, 4, 3)
 
 
+def index_tile(element_bytes: int) -> Tile:
+    """Of an index: rows are heads of one query. Keys of up to 256 numbers."""
+    return Tile(16, 32, 8, 1) if element_bytes == 4 else Tile(64, 64, 4, 2)
+
+
 def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int, is_crowded: bool = False) -> Tile:
     """128 rows on Hopper where registers allow it; less for float32, which has none, and for little shared memory.
     `is_crowded`: slopes of scores, and keys that become wider, take registers, too."""

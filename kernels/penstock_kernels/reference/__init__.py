@@ -16,7 +16,7 @@ from penstock_kernels.reference.adapters import adapt_embedding, add_adapters
 from penstock_kernels.reference.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.reference.attention import paged_attention
 from penstock_kernels.reference.causal_conv import causal_conv
-from penstock_kernels.reference.chosen_latents import choose_positions, chosen_latent_attention
+from penstock_kernels.reference.choose_positions import choose_positions
 from penstock_kernels.reference.decodes import find_decodes
 from penstock_kernels.reference.delta_rule import gated_delta_rule
 from penstock_kernels.reference.embedding import embedding
@@ -58,7 +58,6 @@ __all__ = [
     "apply_rotary",
     "causal_conv",
     "choose_positions",
-    "chosen_latent_attention",
     "clamped_swiglu",
     "copy_blocks",
     "draw",

@@ -304,3 +304,9 @@ class ModelSpec:
         """Positions that the layer with the widest window sees; None if some layer sees all, or none attends."""
         windows = [layer.window for layer in self.layers if layer.has_attention]
         return None if None in windows else max((window for window in windows if window), default=None)
+
+    @property
+    def num_chosen(self) -> int | None:
+        """The positions of a longer context that a query sees, where an index chooses them."""
+        index = None if self.latent is None else self.latent.index
+        return None if index is None else index.top_k

@@ -66,9 +66,10 @@ class Rehearsal:
 
     def scenes(self) -> Iterator[Scene]:
         """What launches every variant of a kernel that this engine may need."""
-        facts = self._engine.model.facts
-        has_experts = isinstance(facts, ModelSpec) and facts.moe is not None
-        return scenes_of_kernels(self._limits, has_experts, self._engine.slots.can_draft)
+        facts, can_draft = self._engine.model.facts, self._engine.slots.can_draft
+        if not isinstance(facts, ModelSpec):
+            return scenes_of_kernels(self._limits, False, can_draft)
+        return scenes_of_kernels(self._limits, facts.moe is not None, can_draft, facts.num_chosen)
 
     @contextmanager
     def _drafting_freely(self) -> Iterator[None]:

@@ -25,11 +25,13 @@ _PLAIN = SamplingParams()
 
 
 class Scene(NamedTuple):
-    """Prompts of these lengths in one step, then a decode of each in another, with so many drafts."""
+    """Prompts of these lengths in one step, then a decode of each in another, with so many drafts. With `last`, so many
+    tokens at the end of one prompt have a step of their own, behind those of the tokens before them."""
 
     prompt_lens: tuple[int, ...]
     params: SamplingParams = _PLAIN
     num_drafts: int = 0
+    last: int = 0
 
 
 def first_scene(limits: Limits) -> Scene | None:
@@ -38,8 +40,11 @@ def first_scene(limits: Limits) -> Scene | None:
     return Scene((length,)) if length >= 1 else None
 
 
-def scenes_of_kernels(limits: Limits, has_experts: bool, can_draft: bool) -> Iterator[Scene]:
-    """What launches every variant; scenes that the limits do not allow are left out, as no plan can have them."""
+def scenes_of_kernels(
+    limits: Limits, has_experts: bool, can_draft: bool, num_chosen: int | None = None
+) -> Iterator[Scene]:
+    """What launches every variant; scenes that the limits do not allow are left out, as no plan can have them.
+    `num_chosen`: the positions of longer contexts to which a query attends, where an index chooses them."""
     found = [
         *(Scene((length,)) for length in _prompt_lens(limits, 0)),
         # A decode beside a prompt.
@@ -51,12 +56,23 @@ def scenes_of_kernels(limits: Limits, has_experts: bool, can_draft: bool) -> Ite
         found += [Scene((length,), num_drafts=_NUM_DRAFTS) for length in _prompt_lens(limits, _NUM_DRAFTS)]
     if has_experts:
         found += [Scene(_spread(total, limits)) for total in _numbers_of_tokens(limits)]
+    if num_chosen is not None:
+        found += _scenes_of_an_index(num_chosen, limits)
     return (scene for scene in found if _is_possible(scene, limits))
+
+
+def _scenes_of_an_index(num_chosen: int, limits: Limits) -> list[Scene]:
+    """Queries with longer contexts, as many as there are steps of powers of two, of one prompt or of several."""
+    length = num_chosen + 1
+    numbers = [1, *(2**power + 1 for power in range((limits.max_step_tokens - 1).bit_length()))]
+    return [
+        Scene((length,), last=number) if number <= length else Scene((length,) * -(-number // length))
+        for number in numbers
+    ]
 
 
 def plans(scene: Scene, limits: Limits) -> list[Plan]:
     """The steps of a scene, from empty slots."""
-    prompts: list[Span] = []
     decodes: list[Span] = []
     admitted, first_block = [], 0
     for slot, length in enumerate(scene.prompt_lens):
@@ -64,22 +80,34 @@ def plans(scene: Scene, limits: Limits) -> list[Plan]:
         blocks = list(range(first_block, first_block + num_blocks))
         first_block += num_blocks
         admitted.append(Admit(slot, [0] * length, length, blocks, scene.params))
-        prompts.append(Span(slot, 0, length))
         if length + 1 < limits.max_sequence_len:
             decodes.append(Span(slot, length, 1))
     # Of a block that nobody has, onto itself.
     copied = [first_block] if limits.num_blocks > first_block else []
     snapshots = {0: 0} if limits.num_snapshots else {}
+    prompts, *more = _prompt_steps(scene, limits)
     first = Plan(
         0, 1, admitted=admitted, copied_from=copied, copied_to=copied, spans=prompts, snapshots=snapshots
     )
+    steps = [first, *(Plan(0, number, spans=spans) for number, spans in enumerate(more, 2))]
     open_drafts = {span.slot: scene.num_drafts for span in decodes if scene.num_drafts}
-    return [first, Plan(0, 2, spans=decodes, open_drafts=open_drafts)] if decodes else [first]
+    behind = [Plan(0, len(steps) + 1, spans=decodes, open_drafts=open_drafts)] if decodes else []
+    return steps + behind
 
 
-def blocks_needed(limits: Limits) -> int:
+def _prompt_steps(scene: Scene, limits: Limits) -> list[list[Span]]:
+    if not scene.last:
+        return [[Span(slot, 0, length) for slot, length in enumerate(scene.prompt_lens)]]
+    end = scene.prompt_lens[0] - scene.last
+    starts = range(0, end, limits.max_step_tokens)
+    before = [Span(0, start, min(limits.max_step_tokens, end - start)) for start in starts]
+    return [[span] for span in (*before, Span(0, end, scene.last))]
+
+
+def blocks_needed(limits: Limits, num_chosen: int | None = None) -> int:
     """With so many blocks every scene is possible that is possible with more."""
-    return limits.num_slots + -(-limits.max_step_tokens // limits.block_size) + 2
+    num_tokens = max(limits.max_step_tokens, num_chosen or 0)
+    return limits.num_slots + -(-num_tokens // limits.block_size) + 2
 
 
 def _prompt_lens(limits: Limits, num_drafts: int) -> tuple[int, ...]:
@@ -97,7 +125,7 @@ def _is_possible(scene: Scene, limits: Limits) -> bool:
     return (
         min(scene.prompt_lens, default=0) > 0
         and len(scene.prompt_lens) <= limits.num_slots
-        and sum(scene.prompt_lens) <= limits.max_step_tokens
+        and (scene.last or sum(scene.prompt_lens)) <= limits.max_step_tokens
         and max(scene.prompt_lens) + _room(scene) <= limits.max_sequence_len
         and sum(_num_blocks(length, scene.num_drafts, limits) for length in scene.prompt_lens)
         <= limits.num_blocks

@@ -4,6 +4,7 @@ import logging
 import time
 from dataclasses import replace
 
+from penstock_server.architectures.spec import ModelSpec
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.rehearsal import Rehearsal
 from penstock_server.engine.warm_up import blocks_needed
@@ -19,7 +20,9 @@ def compile_kernels(loaded: Loaded, limits: Limits, sizes: GraphSizes) -> None:
     from penstock_kernels.gpu.ahead import compiling_only
 
     begun = time.perf_counter()
-    num_blocks = min(blocks_needed(limits), limits.num_slots * limits.max_blocks)
+    facts = loaded.model.facts
+    num_chosen = facts.num_chosen if isinstance(facts, ModelSpec) else None
+    num_blocks = min(blocks_needed(limits, num_chosen), limits.num_slots * limits.max_blocks)
     num_snapshots = min(wanted_snapshots(loaded), 1)
     engine = loaded.engine(replace(limits, num_blocks=num_blocks, num_snapshots=num_snapshots), sizes)
     with compiling_only() as compiled:

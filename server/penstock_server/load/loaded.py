@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import attention_parts_bytes, latent_parts_bytes
+from penstock_kernels import attention_parts_bytes, choice_bytes, latent_parts_bytes
 from penstock_kernels.backends import Backend
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 
-from penstock_server.architectures.spec import CacheShape, ModelSpec
+from penstock_server.architectures.spec import CacheShape, IndexSpec, ModelSpec
 from penstock_server.base.config import MAX_TOP_LOGPROBS, ServerConfig
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.decode_graphs import DecodeGraphs
@@ -176,7 +176,8 @@ class Loaded(NamedTuple):
         num_tokens = min(num_spans * MAX_DECODE_LEN, limits.max_step_tokens)
         bounds = num_spans, num_tokens, limits.max_blocks * limits.block_size
         if isinstance(facts, ModelSpec) and facts.latent is not None:
-            return latent_parts_bytes(self.device, model.dtype, model.num_heads, facts.latent.rank, *bounds)
+            parts = latent_parts_bytes(self.device, model.dtype, model.num_heads, facts.latent.rank, *bounds)
+            return parts + _choice_bytes(facts.latent.index, limits)
         is_invariant = self.config.batch_invariant
         return max(
             (
@@ -224,3 +225,11 @@ def _draft_states(
     assert isinstance(states, States), "the limits allow drafts with rows only"
     assert snapshots is not None, "they come with states"
     return DraftStates(states, snapshots, limits.block_size)
+
+
+def _choice_bytes(index: IndexSpec | None, limits: Limits) -> int:
+    """What an index takes in the largest step, which the trial does not show: its contexts are short."""
+    longest = limits.max_blocks * limits.block_size
+    if index is None or longest <= index.top_k:
+        return 0
+    return choice_bytes(limits.max_step_tokens, longest, index.num_heads, index.dim, index.top_k)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import AdapterRows, AttentionSpans, InputNorm, RecurrentSpans, soft_cap
+from penstock_kernels import AdapterRows, AttentionSpans, DecodeSpans, InputNorm, RecurrentSpans, soft_cap
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, KvHeads, LayerSpec, ModelFacts, ModelSpec
@@ -17,6 +17,7 @@ from penstock_server.network.layers.beside_experts import FeedForwardBesideExper
 from penstock_server.network.layers.embedding import PositionEmbedding, UnitHead, VocabEmbedding
 from penstock_server.network.layers.feed_forward import FeedForward
 from penstock_server.network.layers.heads import share_heads
+from penstock_server.network.layers.indexer import Indexer
 from penstock_server.network.layers.latent_attention import LatentAttention
 from penstock_server.network.layers.linear import ColumnLinear
 from penstock_server.network.layers.moe import Experts, SparseFeedForward
@@ -373,13 +374,9 @@ class Decoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """As in `Model`. On CUDA experts of few bits may need counts on the host. An index needs lengths there, where
-        sequences may be longer than what it chooses."""
-        index = None if self.spec.latent is None else self.spec.latent.index
-        if index is not None and self.served_len > index.top_k:
-            return False
-        experts = (module for module in self.modules() if isinstance(module, Experts))
-        return all(module.captures(self._device) for module in experts)
+        """As in `Model`. On CUDA experts of few bits, and an index, may need lengths or counts on the host."""
+        asking = (module for module in self.modules() if isinstance(module, Experts | Indexer))
+        return all(module.captures(self._device) for module in asking)
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states behind the layers that are here, [num_tokens, hidden_size]; fills the cache on the way."""
@@ -390,7 +387,7 @@ class Decoder(nn.Module):
         caches = iter(cache.layers)
         # By layer.
         kept: dict[int | None, LayerCache] = {}
-        chosen: dict[int, torch.Tensor | None] = {}
+        chosen: dict[int, DecodeSpans | None] = {}
         states = iter(cache.states.layers if isinstance(cache.states, States) else ())
         spans = None if cache.states is None else _recurrent_spans(inputs)
         is_share: bool = False
@@ -445,7 +442,7 @@ def next_cache(
     caches: Iterator[LayerCache],
     spec: ModelSpec,
     kind: LayerSpec,
-    chosen: dict[int, torch.Tensor | None],
+    chosen: dict[int, DecodeSpans | None],
 ) -> LayerCache:
     """That of the next layer, with the keys of its index where it has one. `chosen`: as in `LayerCache`."""
     cache = next(caches)

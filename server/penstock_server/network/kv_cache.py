@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import Attend, AttendLatents, copy_blocks, own_attention, own_latent_attention
+from penstock_kernels import (
+    Attend,
+    AttendLatents,
+    DecodeSpans,
+    copy_blocks,
+    own_attention,
+    own_latent_attention,
+)
 
 from penstock_server.architectures.spec import CacheShape
 from penstock_server.network.states import AnyStates
@@ -44,7 +51,7 @@ class LayerCache(NamedTuple):
     # The keys of an index of latents: [num_blocks, block_size, 1, index_dim].
     index_key: torch.Tensor | None = None
     # What the indexes of the layers before chose in this pass, by layer.
-    chosen: dict[int, torch.Tensor | None] | None = None
+    chosen: dict[int, DecodeSpans | None] | None = None
 
 
 class KVCache:

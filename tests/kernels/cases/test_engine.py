@@ -28,12 +28,18 @@ _UNLIKE_LAYERS: dict[str, Any] = {
     "num_kv_shared_layers": 2, "head_dim": 16, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
     "vocab_size_per_layer_input": 301,
 }  # fmt: skip
+# An index chooses three positions.
+_INDEXED: dict[str, Any] = {
+    **LATENT, "num_attention_heads": 8, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "first_k_dense_replace": 1, "index_n_heads": 2, "index_head_dim": 24, "index_topk": 3,
+}  # fmt: skip
 CASES: list[tuple[str, dict[str, Any], CudaConfig]] = [
     ("llama", {}, CudaConfig((1, 4))),
     ("llama", {}, CudaConfig((1,), prompt_graph_sizes=(3, 9))),
     ("qwen3", {}, CudaConfig(())),
     ("mistral", {"sliding_window": 6}, CudaConfig((2,), prompt_graph_sizes=(6,))),
     ("youtu", {**LATENT, "num_attention_heads": 8}, CudaConfig((2,), prompt_graph_sizes=(6,))),
+    ("deepseek_v32", _INDEXED, CudaConfig((2,), prompt_graph_sizes=(6,))),
     ("qwen3_5_text", _DELTA, CudaConfig((2,))),
     ("gemma4_text", _UNLIKE_LAYERS, CudaConfig((2,), prompt_graph_sizes=(6,))),
 ]

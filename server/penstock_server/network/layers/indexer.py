@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from penstock_kernels import AttentionSpans, DecodeSpans, apply_rotary, choose_positions
+from penstock_kernels import DecodeSpans, apply_rotary, captures_choices, choose_positions
 from torch import nn
 
 from penstock_server.architectures.spec import IndexSpec, LatentSpec, ModelSpec, NormSpec
@@ -49,6 +49,10 @@ class Indexer(nn.Module):
         weights = Rows(prefix + names.index_weights, index.num_heads, 0, index.num_heads)
         self.weights = _Plain([[weights]], spec.hidden_size, False, wide, is_sensitive=True)
 
+    def captures(self, device: torch.device) -> bool:
+        """Whether a graph can hold it."""
+        return captures_choices(device, self.index.dim)
+
     def store(
         self, x: torch.Tensor, rotary: RotaryTable | None, cache: torch.Tensor, inputs: ForwardInput
     ) -> None:
@@ -69,21 +73,17 @@ class Indexer(nn.Module):
         rotary: RotaryTable | None,
         cache: torch.Tensor,
         inputs: ForwardInput,
-    ) -> torch.Tensor | None:
+    ) -> DecodeSpans | None:
         """The positions for each query, as `choose_positions`; None: all that it sees. `small`: what queries are made
         of."""
-        spans = inputs.spans
-        if isinstance(spans, DecodeSpans):
-            assert spans.max_context_len <= self.index.top_k, "such steps are captured where all is seen"
-            return None
-        assert isinstance(spans, AttentionSpans)
-        if max(spans.context_lens, default=0) <= self.index.top_k:
+        spans, top_k = inputs.spans, self.index.top_k
+        if spans.longest <= top_k:
             return None
         queries = self.query(small).view(len(x), self.index.num_heads, self.index.dim)
         if rotary is not None:
             queries = apply_rotary(queries, rotary.cos, rotary.sin)
         weights = self.weights(x.float()) * self.index.num_heads**-0.5
-        return choose_positions(queries, weights, cache, spans, self.index.top_k)
+        return choose_positions(queries, weights, cache, spans, top_k)
 
 
 def _first_pairs(latent: LatentSpec, dim: int) -> Arrange:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from penstock_kernels import AdapterRows, chosen_latent_attention, latent_attention, rotate_and_store_latents
+from penstock_kernels import AdapterRows, DecodeSpans, latent_attention, rotate_and_store_latents
 from torch import nn
 
 from penstock_server.architectures.spec import LatentSpec, ModelSpec
@@ -71,13 +71,12 @@ class LatentAttention(nn.Module):
             cos, sin = (None, None) if rotary is None else (rotary.cos[rows], rotary.sin[rows])
             norm = own["weight"], eps
             rotate_and_store_latents(unused, down[rows], norm, cos, sin, cache.key, places[rows])
+        spans, latents = inputs.spans, cache.key
         chosen = self._chosen(x, small, inputs, rotary, cache)
-        if chosen is None:
-            rest = inputs.spans, self.scale, cache.attend_latents
-            attended = latent_attention(query, cache.key, self.up.key, self.up.value, *rest)
-        else:
-            ups = self.up.key, self.up.value
-            attended = chosen_latent_attention(query, cache.key, *ups, chosen, self.scale)
+        if chosen is not None:
+            spans, latents = chosen, latents.view(-1, 1, *latents.shape[2:])
+        ups = self.up.key, self.up.value
+        attended = latent_attention(query, latents, *ups, spans, self.scale, cache.attend_latents)
         return self.output(attended.view(x.shape[0], -1), inputs.adapters)  # type: ignore[no-any-return]
 
     def _chosen(
@@ -87,7 +86,7 @@ class LatentAttention(nn.Module):
         inputs: ForwardInput,
         rotary: RotaryTable | None,
         cache: LayerCache,
-    ) -> torch.Tensor | None:
+    ) -> DecodeSpans | None:
         """The positions to which each query attends; None: all that it sees."""
         if self.index_source is not None:
             assert cache.chosen is not None, "layers before it chose"
