@@ -8,6 +8,7 @@ from unittest import mock
 import penstock_kernels as ops
 import torch
 from penstock_kernels import AttentionSpans
+from penstock_kernels.base.quantized import rounding_on_gpu
 
 BF16 = torch.bfloat16
 
@@ -142,6 +143,15 @@ def _multiply(num_rows: int, weight: ops.Quantized) -> None:
     ops.quantized_linear(_tensor(num_rows, weight.shape[1]), weight)
 
 
+def _multiply_rounded(num_rows: int, weight: ops.Quantized) -> None:
+    _multiply(num_rows, rounding_on_gpu(weight))
+
+
+def _fp8_experts_rounded(num_tokens: int) -> None:
+    ups = rounding_on_gpu(_fp8(1024, 7168))
+    _quantized_experts(num_tokens, 256, 8, (ups,) * 2, rounding_on_gpu(_fp8(7168, 1024)))
+
+
 def _fused(norm: bool, gated: bool, num_columns: int = 6144) -> None:
     x, weight = _tensor(16, 4096), _tensor(num_columns, 4096)
     with mock.patch("penstock_kernels.gpu.fused_linear.is_faster", return_value=True):
@@ -260,6 +270,10 @@ CASES: dict[str, Callable[[], Any]] = {
         }.items()
         for rows in (16, 64, 2048)
     },
+    **{
+        f"int8 by rows of int8, {rows} rows": lambda rows=rows: _multiply_rounded(rows, _int8())
+        for rows in (16, 64, 2048)
+    },
     "add_adapters": lambda: ops.add_adapters(
         *[_tensor(64, 4096)] * 2,
         ops.AdapterRows(_tensor(64, dtype=torch.int64)),
@@ -365,6 +379,16 @@ CASES: dict[str, Callable[[], Any]] = {
 }
 # Conversions from eight bits came with sm_89.
 HOPPER_CASES: dict[str, Callable[[], Any]] = {
+    **{
+        f"fp8 by rows of fp8, {rows} rows": lambda rows=rows: _multiply_rounded(rows, _fp8())
+        for rows in (16, 64, 2048)
+    },
+    **{
+        f"experts of DeepSeek in fp8 by rows of fp8, {rows} tokens": lambda rows=rows: _fp8_experts_rounded(
+            rows
+        )
+        for rows in (64, 4096)
+    },
     "store_kv fp8": lambda: ops.store_kv(
         *[_tensor(64, 48, 128)[:, :8]] * 2,
         *[_tensor(64, 16, 8, 128, dtype=torch.float8_e4m3fn)] * 2,

@@ -109,8 +109,8 @@ def _measure(cubin: bytes) -> dict[str, int]:
     return {
         "registers": compiled.registers,
         "spill_bytes": compiled.spill_bytes,
-        "hgmma": len(re.findall(r"\bHGMMA", compiled.code)),
-        "hmma": len(re.findall(r"\bHMMA", compiled.code)),
+        "hgmma": len(re.findall(r"\b[HIQ]GMMA", compiled.code)),
+        "hmma": len(re.findall(r"\b[HIQ]MMA", compiled.code)),
         "wide_loads": len(re.findall(r"\b(?:LDG\S*\.128|LDGSTS\S*\.128)", compiled.code)),
     }
 
@@ -165,7 +165,7 @@ def compile_all(cases: list[str], processes: int = 2) -> list[dict[str, Any]]:
 
 def _as_markdown(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| case | kernel | target | warps | registers | shared | spilled | buffers | wait | HGMMA | HMMA |",
+        "| case | kernel | target | warps | registers | shared | spilled | buffers | wait | GMMA | MMA |",
         "| --- " * 11 + "|",
     ]
     for row in rows:

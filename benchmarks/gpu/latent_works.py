@@ -3,12 +3,14 @@ one GPU, whose heads are so many that products bind it."""
 
 from functools import partial
 
-from penstock_kernels import AttentionSpans, LatentArguments, latent_attention, reference
+import torch
+from penstock_kernels import AttentionSpans, LatentArguments, choose_positions, latent_attention, reference
+from penstock_kernels.base.seen_rows import seen_rows
 
 from benchmarks.gpu.attention_works import block_tables
 from benchmarks.gpu.works import Case, Sizes, Work, random
 
-_TESTS = "test_latent_attention.py"
+_TESTS, _INDEX_TESTS = "test_latent_attention.py", "test_choose_positions.py"
 # Op by op, as it was before the kernel.
 _RIVALS = ("PyTorch",)
 
@@ -20,14 +22,37 @@ def cases(sizes: Sizes) -> list[Case]:
     found = [(few, 1, number, length) for number, length in sizes.decodes]
     found += [(many, 1, streams, context), (few, 8, streams, context), (few, min(64, context), 1, context)]
     return [
-        Case(
-            f"latents, {heads} heads, {tokens} of {length}, {number} x",
-            partial(_work, sizes, heads, tokens, number, length),
-            _TESTS,
-            _RIVALS,
-        )
-        for heads, tokens, number, length in found
+        *(
+            Case(f"index, {number} x {length}", partial(_index, sizes, number, length), _INDEX_TESTS, _RIVALS)
+            for number, length in sizes.decodes
+        ),
+        *(
+            Case(
+                f"latents, {heads} heads, {tokens} of {length}, {number} x",
+                partial(_work, sizes, heads, tokens, number, length),
+                _TESTS,
+                _RIVALS,
+            )
+            for heads, tokens, number, length in found
+        ),
     ]
+
+
+def _index(sizes: Sizes, number: int, context: int) -> Work:
+    """Decodes of DeepSeek V3.2, whose index has 64 heads of 128 numbers: a quarter of the positions, or 2,048."""
+    tables, num_blocks = block_tables((context,) * number, sizes.block)
+    spans = AttentionSpans((1,) * number, (context,) * number, tables.to(sizes.device), sizes.block)
+    query, cache = random(sizes, number, 64, 128), random(sizes, num_blocks, sizes.block, 1, 128)
+    weights, top_k = torch.rand(number, 64, device=sizes.device), min(2048, max(context // 4, 1))
+    rows = seen_rows(spans, number)
+    chosen = torch.empty(number, top_k, dtype=torch.int32, device=sizes.device)
+    given = query, weights, cache, spans.block_tables, rows, context, chosen
+    return Work(
+        lambda: choose_positions(query, weights, cache, spans, top_k),
+        2 * number * context * 128 + query.nbytes,
+        2 * number * context * 64 * 128,
+        {"PyTorch": lambda: partial(reference.choose_positions, *given)},
+    )
 
 
 def _work(sizes: Sizes, heads: int, tokens: int, number: int, context: int) -> Work:

@@ -4,13 +4,14 @@ from functools import partial
 
 import penstock_kernels as ops
 import torch
+from penstock_kernels.base.quantized import rounding_on_gpu
 from torch.nn.functional import rms_norm, silu
 
-from benchmarks.gpu.works import Case, Sizes, Work, random
+from benchmarks.gpu.works import FP8, Case, Sizes, Work, random
 
 _ELEMENTWISE, _SAMPLING, _EXPERTS = "test_elementwise.py", "test_sampling.py", "test_experts.py"
 _PRODUCTS, _ADAPTERS, _SUMS = "test_fused_linear.py", "test_adapters.py", "test_all_reduce.py"
-_QUANTIZED = "test_quantized.py"
+_QUANTIZED, _ROUNDED = "test_quantized.py", "test_rounded_products.py"
 # Of each projection of an adapter.
 _RANK = 16
 _TORCH = ("PyTorch",)
@@ -40,6 +41,11 @@ def cases(sizes: Sizes) -> list[Case]:
         for name, columns, is_gated in (("qkv", qkv, False), ("gate and up", 2 * sizes.inner, True)):
             make = partial(_product, sizes, rows, columns, is_gated)
             found.append(Case(f"product of {name}, {rows} rows", make, _PRODUCTS, _TORCH))
+    for rows in (*sizes.few_rows, sizes.tokens):
+        for name, is_rounded in (("fp8", False), ("fp8 by rows of fp8", True)):
+            make = partial(_product_of_float8, sizes, rows, is_rounded)
+            title = f"product of gate and up in {name}, {rows} rows"
+            found.append(Case(title, make, _ROUNDED if is_rounded else _QUANTIZED, _TORCH))
     for number, count, top_k, *widths in sizes.experts:
         make = partial(_experts, sizes, number, count, top_k, *widths)
         found.append(Case(f"{top_k} of {count} experts, {number} tokens", make, _EXPERTS))
@@ -91,6 +97,22 @@ def _product(sizes: Sizes, rows: int, columns: int, is_gated: bool) -> Work:
         return ops.silu_mul(product) if is_gated else product
 
     return Work(ours, weight.nbytes + 3 * x.nbytes, rivals={"PyTorch": lambda: theirs})
+
+
+def _product_of_float8(sizes: Sizes, rows: int, is_rounded: bool) -> Work:
+    """Weights in blocks of 128; the rival multiplies as many in 16 bits."""
+    x, weight = random(sizes, rows, sizes.hidden), random(sizes, 2 * sizes.inner, sizes.hidden)
+    blocks = (-(-length // 128) for length in weight.shape)
+    grid = ops.Float8Grid(weight.to(FP8), torch.ones(*blocks, device=sizes.device), 128, 128)
+    matrix = rounding_on_gpu(grid) if is_rounded else grid
+    num_bytes = grid.nbytes + x.nbytes + 2 * rows * len(weight)
+    return Work(
+        lambda: ops.quantized_linear(x, matrix),
+        num_bytes,
+        # Products of 8 bits take half of the time of those of 16, which the floor counts.
+        2 * rows * weight.numel() / (2 if is_rounded else 1),
+        {"PyTorch": lambda: lambda: x @ weight.T},
+    )
 
 
 def _adapters(sizes: Sizes, rows: int, count: int, columns: int, num_parts: int) -> Work:

@@ -15,7 +15,6 @@ import torch
 from penstock_kernels import reference
 from penstock_kernels.base.attention_spans import MAX_KERNEL_INDEX_DIM, MAX_KERNEL_RANK, LatentArguments
 from penstock_kernels.base.devices import runs_kernels
-from penstock_kernels.base.quantized import IntGroups, Quantized
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.native import activation as c_activation
 from penstock_kernels.native import adapted_embedding as c_adapted_embedding
@@ -166,11 +165,6 @@ def _has_space_kernel(x: Any, *others: Any) -> bool:
     return _have_one_token(*others) or _fit_chunks(x, others[2].shape[2], others[-1])
 
 
-def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> bool:
-    """The kernel does not round rows."""
-    return not any(isinstance(part, IntGroups) and part.input_bits for part in parts)
-
-
 rms_norm = Row(reference.rms_norm, native=c_norm.rms_norm, native_if=c_norm.supports, gpu="norm.rms_norm")
 layer_norm = Row(
     reference.layer_norm, native=c_norm.layer_norm, native_if=c_norm.supports, gpu="norm.layer_norm"
@@ -217,12 +211,11 @@ quantized_linear = Row(
     native=c_quantized.quantized_linear,
     native_if=c_quantized.supports,
     gpu="quantized_linear.quantized_linear",
-    gpu_if=_has_float_inputs,
 )
 quantized_grouped_mlp = Row(
     reference.quantized_grouped_mlp,
     native=c_quantized.quantized_grouped_mlp,
-    native_if=c_quantized.supports,
+    native_if=c_quantized.supports_experts,
     gpu="quantized_experts.quantized_grouped_mlp",
     gpu_if=_lie_alike,
 )

@@ -90,6 +90,18 @@ def test_experts_of_many_tokens_use_the_matrix_units_of_hopper(table: dict[str, 
     assert few == of_few | {"a quarter of the experts of Qwen3"}
 
 
+def test_rows_of_8_bits_use_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
+    """But for few rows, and without a spill."""
+    rows = [row for row in table["rows"] if " by rows of " in row["case"]]
+    assert [row for row in rows if row["spill_bytes"]] == []
+    products = [
+        row for row in rows if row["kernel"] in ("_quantized_linear_kernel", "_quantized_experts_kernel")
+    ]
+    few = {row["case"] for row in products if row["capability"] == "sm_90" and not row["hgmma"]}
+    assert {case.split(", ")[-1] for case in few} == {"16 rows", "64 tokens"}
+    assert few < {row["case"] for row in products if row["capability"] == "sm_90"}
+
+
 def test_products_load_codes_while_they_compute(table: dict[str, Any]) -> None:
     rows = _rows(table, "_quantized_linear_kernel")
     assert [row for row in rows if row["buffers"] < 2 or row["async_wait"] < 2] == []

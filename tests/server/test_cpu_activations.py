@@ -17,7 +17,7 @@ from penstock_server.base.errors import StartError
 from penstock_server.files.model_folder import open_folder
 from penstock_server.load import activations
 from penstock_server.load.activations import check_activations, rounding_of
-from penstock_server.network.quantization.quantization import NOT_ROUNDED
+from penstock_server.network.quantization.rounded_inputs import NOT_ROUNDED
 from quantized_checks import prompts
 from quantized_models import Quantized, healthy, quantize
 from test_quantization_awq_gptq import AWQ, gptq, settings

@@ -8,6 +8,7 @@ anywhere, and nothing is ever quantized a second time.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, TypeGuard
 
 import torch
 
@@ -15,8 +16,12 @@ from penstock_kernels.base.bit_stream import columns_of
 
 # Inputs that are rounded to whole numbers with one scale.
 INPUT_BLOCK = 32
+# The same on a GPU, where they may become floats of 8 bits, too; fewer where a group has fewer.
+GPU_INPUT_BLOCK = 128
 # The largest of those numbers, by their bits. Those of 16 bits have two digits, see native/src/rounded.c.
 LARGEST_INPUT = {8: 127, 16: 127 * 254 + 126}
+# The largest float8_e4m3fn.
+LARGEST_FLOAT8 = 448
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +50,13 @@ class _Tensors:
     def out_features(self) -> int:
         """Rows."""
         return self.codes.shape[0]
+
+
+class Groups(NamedTuple):
+    """Inputs of one scale, and those of the first scale that belong to other parts of a matrix."""
+
+    size: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +89,8 @@ class IntGroups(_Tensors):
     # Rows that are multiplied by it are rounded to whole numbers of so many bits first, 8 or 16, see `input_blocks`:
     # only where it `takes_rounded`. 0: they are not.
     input_bits: int = 0
+    # Inputs that are rounded with one scale.
+    input_block: int = INPUT_BLOCK
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -98,12 +112,17 @@ class IntGroups(_Tensors):
         """What parts of a fused matrix must have in common to be one product."""
         layout = self.bits, self.is_signed, self.group_size, self.first, self.group_of_column is None
         parts = self.zeros is None, self.offsets is None
-        return IntGroups, *layout, *parts, self.scales.dtype, self.input_bits
+        return IntGroups, *layout, *parts, self.scales.dtype, self.input_bits, self.input_block
 
     @property
     def takes_rounded(self) -> bool:
         """Whether rounded rows can be multiplied by it: groups in order, without offsets."""
         return self.group_of_column is None and self.offsets is None
+
+    @property
+    def groups(self) -> "Groups":
+        """Of its inputs."""
+        return Groups(self.group_size, self.first)
 
     def rows(self, index: slice) -> "IntGroups":
         """Some outputs: views."""
@@ -138,20 +157,6 @@ class IntGroups(_Tensors):
         return replace(self, codes=codes, scales=scales, zeros=zeros, offsets=offsets)
 
 
-def input_blocks(matrix: IntGroups) -> torch.Tensor:
-    """The block of every input, counted up: [in_features]. Rounded rows have a scale for each block.
-
-    A block has 32 neighbouring inputs, counted from the begin of a group on, and ends where the group ends. A part that
-    lies in one group counts from its own begin.
-    """
-    inputs = torch.arange(matrix.in_features, device=matrix.device)
-    if matrix.first + matrix.in_features <= matrix.group_size:
-        return inputs // INPUT_BLOCK
-    inputs += matrix.first
-    of_group = -(-matrix.group_size // INPUT_BLOCK)
-    return inputs // matrix.group_size * of_group + inputs % matrix.group_size // INPUT_BLOCK
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Float8Grid(_Tensors):
     """Floats of 8 bits with a scale for every block of rows and columns; a block may be a row, or the whole matrix.
@@ -168,11 +173,25 @@ class Float8Grid(_Tensors):
     # Rows and columns of the first blocks that belong to other parts of the matrix, less than a block has.
     first_row: int = 0
     first_column: int = 0
+    # Rows that are multiplied by it become floats of so many bits first, 8; 0: they do not.
+    input_bits: int = 0
+    # Of them, those that have one scale.
+    input_block: int = GPU_INPUT_BLOCK
 
     @property
     def in_features(self) -> int:
         """Columns."""
         return self.codes.shape[1]
+
+    @property
+    def groups(self) -> Groups:
+        """Of its inputs."""
+        return Groups(self.block_columns, self.first_column)
+
+    @property
+    def takes_rounded(self) -> bool:
+        """Whether rounded rows can be multiplied by it."""
+        return True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -182,7 +201,7 @@ class Float8Grid(_Tensors):
     @property
     def kind(self) -> tuple[object, ...]:
         """What parts of a fused matrix must have in common to be one product."""
-        return Float8Grid, self.block_columns, self.first_column
+        return Float8Grid, self.block_columns, self.first_column, self.input_bits, self.input_block
 
     def rows(self, index: slice) -> "Float8Grid":
         """Some outputs: views. Rows that do not follow each other get scales of their own."""
@@ -244,6 +263,16 @@ class TableBlocks(_Tensors):
         return self.out_features, self.in_features
 
     @property
+    def groups(self) -> Groups:
+        """Of its inputs."""
+        return Groups(self.block_size, self.first)
+
+    @property
+    def input_bits(self) -> int:
+        """Rows that are multiplied by it are never rounded."""
+        return 0
+
+    @property
     def kind(self) -> tuple[object, ...]:
         """What parts of a fused matrix must have in common to be one product. Tables and tensor scales may differ."""
         return TableBlocks, self.block_size, self.first, self.low_first, self.scales.dtype
@@ -279,8 +308,53 @@ class TableBlocks(_Tensors):
 Quantized = IntGroups | Float8Grid | TableBlocks
 # A part of a fused matrix: a checkpoint may leave any of them in 16 bits.
 Matrix = torch.Tensor | IntGroups | Float8Grid | TableBlocks
+# May be multiplied by rounded rows.
+Rounding = IntGroups | Float8Grid
 
 
 def moved(matrix: Quantized, device: torch.device) -> Quantized:
     """The same on another device; what is there already is not copied."""
     return replace(matrix, **{name: tensor.to(device) for name, tensor in matrix.tensors.items()})  # type: ignore[arg-type]
+
+
+def rounds_inputs(matrix: Matrix) -> TypeGuard[Rounding]:
+    """Whether rows are rounded that are multiplied by it."""
+    return not isinstance(matrix, torch.Tensor) and matrix.input_bits > 0
+
+
+def input_blocks(matrix: Rounding) -> torch.Tensor:
+    """The block of every input, counted up: [in_features]. Rounded rows have a scale for each block.
+
+    A block has `input_block` neighbouring inputs, counted from the begin of a group on, and ends where the group ends.
+    A part that lies in one group counts from its own begin.
+    """
+    inputs, (size, first) = torch.arange(matrix.in_features, device=matrix.device), matrix.groups
+    if first + matrix.in_features <= size:
+        return inputs // matrix.input_block
+    inputs += first
+    of_group = -(-size // matrix.input_block)
+    return inputs // size * of_group + inputs % size // matrix.input_block
+
+
+def rounding_on_gpu(matrix: Quantized) -> Quantized:
+    """The same; where its codes have 8 bits and no zeros, rows become such numbers, too, and matrix units multiply both
+    as they are."""
+    block = gpu_input_block(matrix)
+    if block == 0 or isinstance(matrix, TableBlocks):
+        return matrix
+    return replace(matrix, input_bits=8, input_block=block)
+
+
+def gpu_input_block(matrix: Quantized) -> int:
+    """Inputs that a GPU rounds with one scale for this matrix; 0: it rounds none."""
+    if not isinstance(matrix, Float8Grid) and not (isinstance(matrix, IntGroups) and _is_whole_bytes(matrix)):
+        return 0
+    size, first = matrix.groups
+    is_one = first + matrix.in_features <= size
+    blocks = (GPU_INPUT_BLOCK, GPU_INPUT_BLOCK // 2, INPUT_BLOCK)
+    return next((block for block in blocks if is_one or size % block == 0), 0)
+
+
+def _is_whole_bytes(matrix: IntGroups) -> bool:
+    has_middle = matrix.zeros is None and matrix.usual_zero in (0, 128)
+    return matrix.bits == 8 and has_middle and matrix.takes_rounded

@@ -21,12 +21,12 @@ from penstock_kernels.gpu.quantized_tiles import (
     Tensors,
     add_products,
     constants,
-    for_groups,
-    groups_of,
     is_in_tiles,
     table_of,
     tensors_of,
+    tile_for,
 )
+from penstock_kernels.gpu.rounded_rows import Rows, rows_for
 from penstock_kernels.gpu.routing import ExpertTiles, expert_tiles
 from penstock_kernels.gpu.tiles import SplitTile, processor, quantized_tile
 
@@ -55,14 +55,14 @@ def _address(words_ptr, expert, which: tl.constexpr, like_ptr):
 
 @triton.jit(do_not_specialize=["num_tiles"])
 def _quantized_experts_kernel(
-    x_ptr, words_ptr, codes_ptr, scale_ptr, zero_ptr, offset_ptr, table_ptr, tensor_scale_ptr, bias_ptr, order_ptr,
-    tile_ptr, out_ptr, num_tiles, stride_x, stride_bias, stride_out, TOP_K: tl.constexpr, LENGTH: tl.constexpr,
-    NUM_COLUMNS: tl.constexpr, STRIDE_CODES: tl.constexpr, STRIDE_SCALES: tl.constexpr, STRIDE_ZEROS: tl.constexpr,
-    STRIDE_OFFSETS: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_OFFSETS: tl.constexpr, KIND: tl.constexpr,
-    IS_PACKED: tl.constexpr, IS_HIGH_FIRST: tl.constexpr, ZERO: tl.constexpr, SCALE: tl.constexpr,
-    HAS_TENSOR_SCALE: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, NUM_GROUPS: tl.constexpr,
-    COLUMNS_PER_SCALE: tl.constexpr, FIRST_IN_SCALE: tl.constexpr, ALIGNMENT: tl.constexpr, HAS_BIAS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_LENGTH: tl.constexpr,
+    x_ptr, x_scale_ptr, words_ptr, codes_ptr, scale_ptr, zero_ptr, offset_ptr, table_ptr, tensor_scale_ptr, bias_ptr,
+    order_ptr, tile_ptr, out_ptr, num_tiles, stride_x, stride_x_scale, stride_bias, stride_out, TOP_K: tl.constexpr,
+    IS_ROUNDED: tl.constexpr, LENGTH: tl.constexpr, NUM_COLUMNS: tl.constexpr, STRIDE_CODES: tl.constexpr,
+    STRIDE_SCALES: tl.constexpr, STRIDE_ZEROS: tl.constexpr, STRIDE_OFFSETS: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr, KIND: tl.constexpr, IS_PACKED: tl.constexpr, IS_HIGH_FIRST: tl.constexpr,
+    ZERO: tl.constexpr, SCALE: tl.constexpr, HAS_TENSOR_SCALE: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr,
+    NUM_GROUPS: tl.constexpr, COLUMNS_PER_SCALE: tl.constexpr, FIRST_IN_SCALE: tl.constexpr, ALIGNMENT: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_LENGTH: tl.constexpr,
 ):  # fmt: skip
     """Row `pair` of the result is `x[pair // TOP_K] @ weight[expert].T + bias[expert]`. Of the tensors of a matrix,
     which are the first expert's, only the types are read."""
@@ -86,11 +86,13 @@ def _quantized_experts_kernel(
     offset_rows = _address(words_ptr, expert, 3, offset_ptr) + (safe * STRIDE_OFFSETS)[:, None]
     table = table_of(_address(words_ptr, expert, 4, table_ptr), KIND, BLOCK_COLUMNS)
     total = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
+    rows = pairs // TOP_K
     total = add_products(
-        total, x_ptr + (pairs // TOP_K * stride_x)[:, None], codes + (safe * STRIDE_CODES)[:, None], scale_rows,
-        zero_rows, offset_rows, table, _address(words_ptr, expert, 5, tensor_scale_ptr), is_row, is_column, 0,
-        (FIRST + LENGTH + BLOCK_LENGTH - 1) // BLOCK_LENGTH, LENGTH, HAS_ZEROS, HAS_OFFSETS, KIND, IS_PACKED,
-        IS_HIGH_FIRST, ZERO, SCALE, HAS_TENSOR_SCALE, GROUP, FIRST, NUM_GROUPS, BLOCK_ROWS, BLOCK_COLUMNS,
+        total, x_ptr + (rows * stride_x)[:, None], x_scale_ptr + rows * stride_x_scale,
+        codes + (safe * STRIDE_CODES)[:, None], scale_rows, zero_rows, offset_rows, table,
+        _address(words_ptr, expert, 5, tensor_scale_ptr), is_row, is_column, 0,
+        (FIRST + LENGTH + BLOCK_LENGTH - 1) // BLOCK_LENGTH, IS_ROUNDED, LENGTH, HAS_ZEROS, HAS_OFFSETS, KIND,
+        IS_PACKED, IS_HIGH_FIRST, ZERO, SCALE, HAS_TENSOR_SCALE, GROUP, FIRST, NUM_GROUPS, BLOCK_ROWS, BLOCK_COLUMNS,
         BLOCK_LENGTH)  # fmt: skip
     if HAS_BIAS:
         bias_ptrs = bias_ptr + expert * stride_bias + columns
@@ -141,23 +143,24 @@ def _expert_linear(
     """[num_pairs, columns of all parts]; pair p takes row p // top_k of x."""
     num_columns = sum(stack.first.out_features for stack in stacks)
     out = torch.empty((tiles.order.shape[0], num_columns), dtype=x.dtype, device=x.device)
-    begin = 0
+    begin, rows = 0, rows_for(x, stacks[0].first)
     for stack in stacks:
         end = begin + stack.first.out_features
         its_bias = None if bias is None else bias[:, begin:end]
-        tile = for_groups(_tile(rows_each, stack.first, x), groups_of(stack.first), x.shape[1])
-        _launch(x, stack, its_bias, tiles, tile, out[:, begin:end], top_k)
+        tile = tile_for(_tile(rows_each, stack.first, x), stack.first, most_columns=64)
+        _launch(rows, stack, its_bias, tiles, tile, out[:, begin:end], top_k)
         begin = end
     return out
 
 
 def _tile(rows_each: int | None, matrix: Quantized, x: torch.Tensor) -> SplitTile:
     shape = matrix.out_features, matrix.shape[1]
-    return replace(quantized_tile(rows_each, shape, x.element_size(), processor(x.device)), splits=1)
+    size = 1 if matrix.input_bits else x.element_size()
+    return replace(quantized_tile(rows_each, shape, size, processor(x.device)), splits=1)
 
 
 def _launch(
-    x: torch.Tensor,
+    rows: Rows,
     stack: _Stack,
     bias: torch.Tensor | None,
     tiles: ExpertTiles,
@@ -165,17 +168,19 @@ def _launch(
     out: torch.Tensor,
     top_k: int,
 ) -> None:
-    num_tiles = tiles.tiles.shape[0]
+    num_tiles, (x, scales) = tiles.tiles.shape[0], rows
     _quantized_experts_kernel[(num_tiles * triton.cdiv(out.shape[1], tile.columns),)](
         x,
+        scales,
         stack.words,
         *stack.tensors,
-        x if bias is None else bias,
+        out if bias is None else bias,
         tiles.order,
         tiles.tiles,
         out,
         num_tiles,
         x.stride(0),
+        scales.stride(0),
         0 if bias is None else bias.stride(0),
         out.stride(0),
         TOP_K=top_k,

@@ -13,12 +13,12 @@ from penstock_kernels.base.quantized import Quantized
 from penstock_kernels.gpu.quantized_tiles import (
     add_products,
     constants,
-    for_groups,
-    groups_of,
     is_in_tiles,
     table_of,
     tensors_of,
+    tile_for,
 )
+from penstock_kernels.gpu.rounded_rows import Rows, rows_for
 from penstock_kernels.gpu.tiles import SplitTile, processor, quantized_tile
 
 # Numbers of a program that adds sums: 8 per thread at 4 warps. Unmeasured.
@@ -27,13 +27,14 @@ _BLOCK = 1024
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _quantized_linear_kernel(
-    x_ptr, codes_ptr, scale_ptr, zero_ptr, offset_ptr, table_ptr, tensor_scale_ptr, bias_ptr, out_ptr,
-    num_rows, stride_x, stride_out, LENGTH: tl.constexpr, NUM_COLUMNS: tl.constexpr, STRIDE_CODES: tl.constexpr,
-    STRIDE_SCALES: tl.constexpr, STRIDE_ZEROS: tl.constexpr, STRIDE_OFFSETS: tl.constexpr, HAS_ZEROS: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr, KIND: tl.constexpr, IS_PACKED: tl.constexpr, IS_HIGH_FIRST: tl.constexpr,
-    ZERO: tl.constexpr, SCALE: tl.constexpr, HAS_TENSOR_SCALE: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr,
-    NUM_GROUPS: tl.constexpr, COLUMNS_PER_SCALE: tl.constexpr, FIRST_IN_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_LENGTH: tl.constexpr,
+    x_ptr, x_scale_ptr, codes_ptr, scale_ptr, zero_ptr, offset_ptr, table_ptr, tensor_scale_ptr, bias_ptr, out_ptr,
+    num_rows, stride_x, stride_x_scale, stride_out, IS_ROUNDED: tl.constexpr, LENGTH: tl.constexpr,
+    NUM_COLUMNS: tl.constexpr, STRIDE_CODES: tl.constexpr, STRIDE_SCALES: tl.constexpr, STRIDE_ZEROS: tl.constexpr,
+    STRIDE_OFFSETS: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_OFFSETS: tl.constexpr, KIND: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_HIGH_FIRST: tl.constexpr, ZERO: tl.constexpr, SCALE: tl.constexpr,
+    HAS_TENSOR_SCALE: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, NUM_GROUPS: tl.constexpr,
+    COLUMNS_PER_SCALE: tl.constexpr, FIRST_IN_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_LENGTH: tl.constexpr,
 ):  # fmt: skip
     """Rows times columns over a share of the length."""
     rows = tl.program_id(1).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -51,10 +52,10 @@ def _quantized_linear_kernel(
     TILES: tl.constexpr = (FIRST + LENGTH + BLOCK_LENGTH - 1) // BLOCK_LENGTH
     SHARE: tl.constexpr = (TILES + SPLITS - 1) // SPLITS
     total = add_products(
-        total, x_rows, code_rows, scale_rows, zero_rows, offset_rows, table, tensor_scale_ptr, is_row, is_column,
-        split * SHARE, tl.minimum(split * SHARE + SHARE, TILES), LENGTH, HAS_ZEROS, HAS_OFFSETS, KIND, IS_PACKED,
-        IS_HIGH_FIRST, ZERO, SCALE, HAS_TENSOR_SCALE, GROUP, FIRST, NUM_GROUPS, BLOCK_ROWS, BLOCK_COLUMNS,
-        BLOCK_LENGTH)  # fmt: skip
+        total, x_rows, x_scale_ptr + rows * stride_x_scale, code_rows, scale_rows, zero_rows, offset_rows, table,
+        tensor_scale_ptr, is_row, is_column, split * SHARE, tl.minimum(split * SHARE + SHARE, TILES), IS_ROUNDED,
+        LENGTH, HAS_ZEROS, HAS_OFFSETS, KIND, IS_PACKED, IS_HIGH_FIRST, ZERO, SCALE, HAS_TENSOR_SCALE, GROUP, FIRST,
+        NUM_GROUPS, BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_LENGTH)  # fmt: skip
     if HAS_BIAS:
         total += tl.load(bias_ptr + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + ((split.to(tl.int64) * num_rows + rows) * stride_out)[:, None] + columns[None, :]
@@ -91,13 +92,15 @@ def quantized_linear(
     if num_rows * num_columns * length == 0 or not all(is_in_tiles(part) for part in parts):
         return reference.quantized_linear(x, parts, bias, invariant)
     out = torch.empty((num_rows, num_columns), dtype=x.dtype, device=x.device)
-    shape = num_columns, length
-    tile = quantized_tile(None if invariant else num_rows, shape, x.element_size(), processor(x.device))
+    shape, rows = (num_columns, length), rows_for(x, parts[0])
+    tile = quantized_tile(
+        None if invariant else num_rows, shape, rows.numbers.element_size(), processor(x.device)
+    )
     if tile.splits == 1:
-        _multiply(x, parts, bias, out, tile)
+        _multiply(rows, parts, bias, out, tile)
         return out
     sums = torch.empty((tile.splits, num_rows, num_columns), dtype=torch.float32, device=x.device)
-    _multiply(x, parts, None, sums, tile)
+    _multiply(rows, parts, None, sums, tile)
     _sum_of_shares_kernel[(triton.cdiv(out.numel(), _BLOCK),)](
         sums,
         sums if bias is None else bias,
@@ -113,7 +116,7 @@ def quantized_linear(
 
 
 def _multiply(
-    x: torch.Tensor,
+    rows: Rows,
     parts: tuple[Quantized, ...],
     bias: torch.Tensor | None,
     out: torch.Tensor,
@@ -124,22 +127,24 @@ def _multiply(
         count = part.out_features
         its_bias = None if bias is None else bias[first : first + count]
         if count:
-            _launch(x, part, its_bias, out[..., first : first + count], tile)
+            _launch(rows, part, its_bias, out[..., first : first + count], tile)
         first += count
 
 
 def _launch(
-    x: torch.Tensor, matrix: Quantized, bias: torch.Tensor | None, out: torch.Tensor, tile: SplitTile
+    rows: Rows, matrix: Quantized, bias: torch.Tensor | None, out: torch.Tensor, tile: SplitTile
 ) -> None:
-    tile = for_groups(tile, groups_of(matrix), x.shape[1])
+    tile, (x, scales) = tile_for(tile, matrix), rows
     num_tiles = triton.cdiv(matrix.out_features, tile.columns), triton.cdiv(x.shape[0], tile.rows)
     _quantized_linear_kernel[(*num_tiles, tile.splits)](
         x,
+        scales,
         *tensors_of(matrix),
-        x if bias is None else bias,
+        out if bias is None else bias,
         out,
         x.shape[0],
         x.stride(0),
+        scales.stride(0),
         out.stride(-2),
         **constants(matrix),
         HAS_BIAS=bias is not None,

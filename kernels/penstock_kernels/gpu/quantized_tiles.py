@@ -1,7 +1,8 @@
 """Weights of few bits in tiles, for every kernel that multiplies by them: how a matrix lies, and the sum of products.
 
 A tile of codes becomes floats of the type of x, and the matrix units multiply it. Two codes of a byte go into two
-tiles; the numbers of x at even and odd places are multiplied by one each.
+tiles; the numbers of x at even and odd places are multiplied by one each. Where x has 8 bits, too, the units multiply
+codes as they are, and each product of a tile is scaled.
 """
 
 from dataclasses import replace
@@ -11,8 +12,16 @@ import torch
 import triton
 import triton.language as tl
 
-from penstock_kernels.base.quantized import Float8Grid, IntGroups, Quantized, TableBlocks
-from penstock_kernels.gpu.tiles import SplitTile
+from penstock_kernels.base.quantized import (
+    Float8Grid,
+    Groups,
+    IntGroups,
+    Quantized,
+    TableBlocks,
+    gpu_input_block,
+    rounds_inputs,
+)
+from penstock_kernels.gpu.tiles import FEW_ROWS, SplitTile
 
 # The fewest inputs of a tile: a matrix unit takes 16, and a byte may have two.
 _SHORTEST = 32
@@ -125,12 +134,35 @@ def _multiplied(total, x, codes, zero, table, scale, offset, KIND: tl.constexpr,
 
 
 @triton.jit
+def _as_code(byte, KIND: tl.constexpr, ZERO: tl.constexpr):
+    """A weight of 8 bits, as the matrix units take it."""
+    if KIND == "float8":
+        code = byte.to(tl.uint8, bitcast=True).to(tl.float8e4nv, bitcast=True)
+    elif ZERO != 0:
+        code = (byte ^ ZERO).to(tl.int8, bitcast=True)
+    else:
+        code = byte
+    return code
+
+
+@triton.jit
+def _scaled_product(total, x, codes, x_scale_rows, tile, scale, is_row, KIND: tl.constexpr, ZERO: tl.constexpr,
+                    BLOCK_COLUMNS: tl.constexpr):  # fmt: skip
+    """The sum so far and the product of a tile of codes of 8 bits, in which rows and columns have one scale each."""
+    x_scale = tl.load(x_scale_rows + tile, mask=is_row, other=0.0)
+    weights = tl.trans(_as_code(codes, KIND, ZERO))
+    # Each product is summed apart: the matrix units of Hopper keep few bits of a long sum of floats.
+    product = tl.dot(x, weights, out_dtype=tl.float32 if KIND == "float8" else tl.int32).to(tl.float32)
+    return total + product * x_scale[:, None] * tl.reshape(scale, [1, BLOCK_COLUMNS])
+
+
+@triton.jit
 def add_products(
-    total, x_rows, code_rows, scale_rows, zero_rows, offset_rows, table, tensor_scale_ptr, is_row, is_column,
-    first_tile, end_tile, LENGTH: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_OFFSETS: tl.constexpr, KIND: tl.constexpr,
-    IS_PACKED: tl.constexpr, IS_HIGH_FIRST: tl.constexpr, ZERO: tl.constexpr, SCALE: tl.constexpr,
-    HAS_TENSOR_SCALE: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, NUM_GROUPS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_LENGTH: tl.constexpr,
+    total, x_rows, x_scale_rows, code_rows, scale_rows, zero_rows, offset_rows, table, tensor_scale_ptr, is_row,
+    is_column, first_tile, end_tile, IS_ROUNDED: tl.constexpr, LENGTH: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr, KIND: tl.constexpr, IS_PACKED: tl.constexpr, IS_HIGH_FIRST: tl.constexpr,
+    ZERO: tl.constexpr, SCALE: tl.constexpr, HAS_TENSOR_SCALE: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr,
+    NUM_GROUPS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_LENGTH: tl.constexpr,
 ):  # fmt: skip
     """The sum so far and the products of some tiles of the length, counted from the begin of its first group."""
     PER_BYTE: tl.constexpr = 2 if IS_PACKED else 1
@@ -141,8 +173,12 @@ def add_products(
         scale, zero, offset = _of_groups(
             scale_rows, zero_rows, offset_rows, tensor_scale_ptr, is_column, begin, GROUP, NUM_GROUPS, SCALE, ZERO,
             HAS_TENSOR_SCALE, HAS_ZEROS, HAS_OFFSETS, BLOCK_COLUMNS, BLOCK_LENGTH, CODES)  # fmt: skip
-        total = _multiplied(total, x, codes, zero, table, scale, offset, KIND, HAS_OFFSETS, IS_PACKED, IS_HIGH_FIRST,
-                            BLOCK_ROWS, CODES)  # fmt: skip
+        if IS_ROUNDED:
+            total = _scaled_product(total, x, codes, x_scale_rows, tile, scale, is_row, KIND, ZERO,
+                                    BLOCK_COLUMNS)  # fmt: skip
+        else:
+            total = _multiplied(total, x, codes, zero, table, scale, offset, KIND, HAS_OFFSETS, IS_PACKED,
+                                IS_HIGH_FIRST, BLOCK_ROWS, CODES)  # fmt: skip
     return total
 
 
@@ -153,13 +189,6 @@ def table_of(table_ptr, KIND: tl.constexpr, BLOCK_COLUMNS: tl.constexpr):
     if KIND == "table":
         table = tl.broadcast_to(tl.load(table_ptr + tl.arange(0, 16))[None, :], [BLOCK_COLUMNS, 16])
     return table
-
-
-class Groups(NamedTuple):
-    """Inputs of one scale, and those of the first scale that belong to other parts."""
-
-    size: int
-    first: int
 
 
 # Of a row with one scale: it begins with its group, which is as long as any tile.
@@ -213,6 +242,7 @@ def constants(matrix: Quantized) -> dict[str, Any]:
         "STRIDE_SCALES": tensors.scales.stride(0),
         "STRIDE_ZEROS": tensors.zeros.stride(0) if has_zeros else 0,
         "STRIDE_OFFSETS": tensors.offsets.stride(0) if has_offsets else 0,
+        "IS_ROUNDED": matrix.input_bits > 0,
         "HAS_ZEROS": has_zeros,
         "HAS_OFFSETS": has_offsets,
         "KIND": "integer" if is_integer else "table" if is_table else "float8",
@@ -231,11 +261,7 @@ def constants(matrix: Quantized) -> dict[str, Any]:
 
 def groups_of(matrix: Quantized) -> Groups:
     """The inputs of a scale of this matrix."""
-    if isinstance(matrix, Float8Grid):
-        found = Groups(matrix.block_columns, matrix.first_column)
-    else:
-        size = matrix.group_size if isinstance(matrix, IntGroups) else matrix.block_size
-        found = Groups(size, matrix.first)
+    found = matrix.groups
     return _ONE_GROUP if found.first + matrix.shape[1] <= found.size else found
 
 
@@ -244,8 +270,11 @@ def _is_packed(matrix: Quantized) -> bool:
 
 
 def is_in_tiles(matrix: Quantized) -> bool:
-    """Whether its codes are bytes or halves of them, and groups and bytes are whole tiles or whole parts of tiles."""
+    """Whether its codes are bytes or halves of them, groups and bytes are whole tiles or whole parts of tiles, and rows
+    are rounded for a GPU, if they are."""
     if isinstance(matrix, IntGroups) and (matrix.bits not in (4, 8) or matrix.group_of_column is not None):
+        return False
+    if rounds_inputs(matrix) and matrix.input_block != gpu_input_block(matrix):
         return False
     groups = groups_of(matrix)
     begins_with_byte = groups.first % 2 == 0 or not _is_packed(matrix)
@@ -256,7 +285,20 @@ def _fits(group: int, block: int) -> bool:
     return group % block == 0 or (group < block and block % group == 0 and group > 1)
 
 
-def for_groups(tile: SplitTile, groups: Groups, length: int) -> SplitTile:
+def tile_for(tile: SplitTile, matrix: Quantized, most_columns: int = 128) -> SplitTile:
+    """With as many inputs as are rounded with one scale, or as go with the groups of a matrix. `most_columns`: those of
+    rounded rows."""
+    groups, length = groups_of(matrix), matrix.shape[1]
+    if matrix.input_bits and not isinstance(matrix, TableBlocks):
+        # Each tile's product is held beside the sum: that takes registers, and masks take some, too.
+        is_whole = groups.first == 0 and length % matrix.input_block == 0
+        columns = min(tile.columns, most_columns if is_whole else 64)
+        num_warps = tile.num_warps if is_whole and tile.rows <= FEW_ROWS else 8
+        return replace(tile, columns=columns, length=matrix.input_block, num_warps=num_warps)
+    return _for_groups(tile, groups, length)
+
+
+def _for_groups(tile: SplitTile, groups: Groups, length: int) -> SplitTile:
     """With as many inputs as have whole groups, or are part of one. Where the first or last tile is not whole, fewer
     inputs, and if that is not enough, more threads: masks take registers, too."""
     block = tile.length

@@ -57,9 +57,27 @@ class _Call(ctypes.Structure):
     )
 
 
-def supports(x: torch.Tensor, *_: object) -> bool:
+def supports(x: torch.Tensor, parts: tuple[Quantized, ...], *_: object) -> bool:
     """Whether products can be in C."""
+    return can_multiply(x) and all(map(_rounds_as_c, parts))
+
+
+def supports_experts(
+    x: torch.Tensor, ids: object, weights: object, gate_up: tuple[tuple[Matrix, ...], ...], *_: object
+) -> bool:
+    """Whether experts can be in C. What is asked of rows is the same for all."""
+    return can_multiply(x) and all(map(_rounds_as_c, gate_up[0] if gate_up else ()))
+
+
+def can_multiply(x: torch.Tensor) -> bool:
+    """Whether products of such rows are compiled."""
     return x.dtype in DTYPES and library() is not None
+
+
+def _rounds_as_c(part: Matrix) -> bool:
+    if isinstance(part, Float8Grid):
+        return part.input_bits == 0
+    return not isinstance(part, IntGroups) or part.input_block == INPUT_BLOCK
 
 
 @cache
@@ -172,9 +190,7 @@ def _parts(parts: Sequence[Quantized]) -> tuple[ctypes.Array[_Part], int]:
 
 def _groups(matrix: Quantized) -> tuple[int, int]:
     """The inputs of one scale, and those of the first scale that belong to other parts."""
-    if isinstance(matrix, Float8Grid):
-        return matrix.block_columns, matrix.first_column
-    return matrix.group_size if isinstance(matrix, IntGroups) else matrix.block_size, matrix.first
+    return matrix.groups
 
 
 def _codes(matrix: Quantized) -> tuple[int, int, int, bool]:

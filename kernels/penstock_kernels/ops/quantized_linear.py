@@ -1,13 +1,12 @@
 """Matrix products with weights in few bits, which are read as they are stored."""
 
 import itertools
-from typing import TypeGuard
 
 import torch
 
 from penstock_kernels import table
 from penstock_kernels.base.checks import require
-from penstock_kernels.base.quantized import IntGroups, Matrix, Quantized
+from penstock_kernels.base.quantized import Matrix, Quantized, rounds_inputs
 from penstock_kernels.native.recording import refuse_recording
 from penstock_kernels.ops.linear import linear
 
@@ -38,10 +37,6 @@ def quantized_linear(
     return products[0] if len(products) == 1 else torch.cat(products, dim=1)
 
 
-def _rounds_inputs(part: Matrix) -> TypeGuard[IntGroups]:
-    return isinstance(part, IntGroups) and part.input_bits > 0
-
-
 def _kind(part: Matrix) -> object:
     return None if isinstance(part, torch.Tensor) else part.kind
 
@@ -65,7 +60,7 @@ def _check(x: torch.Tensor, parts: tuple[Matrix, ...], bias: torch.Tensor | None
         lambda: f"quantized_linear: x {tuple(x.shape)} against {[tuple(part.shape) for part in parts]}",
     )
     require(
-        not any(_rounds_inputs(part) and not part.takes_rounded for part in parts),
+        not any(rounds_inputs(part) and not part.takes_rounded for part in parts),
         "quantized_linear: input_bits needs groups in order, without offsets",
     )
     require(x.dtype in _X_DTYPES, lambda: f"quantized_linear: x is {x.dtype}")

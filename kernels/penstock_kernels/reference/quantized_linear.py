@@ -7,13 +7,16 @@ import torch
 
 from penstock_kernels.base.bit_stream import unpack
 from penstock_kernels.base.quantized import (
+    LARGEST_FLOAT8,
     LARGEST_INPUT,
     Float8Grid,
     IntGroups,
     Matrix,
     Quantized,
+    Rounding,
     TableBlocks,
     input_blocks,
+    rounds_inputs,
 )
 from penstock_kernels.reference.linear import linear
 
@@ -30,21 +33,23 @@ def dequantize(matrix: Quantized, dtype: torch.dtype = torch.float32) -> torch.T
     return _of_table(matrix).to(dtype)
 
 
-def round_inputs(x: torch.Tensor, matrix: IntGroups) -> torch.Tensor:
+def round_inputs(x: torch.Tensor, matrix: Rounding) -> torch.Tensor:
     """The rows that are multiplied by this matrix in the place of `x`, in float32.
 
-    Every number is a whole one of its bits times the scale of its block, in which the largest number is the largest of
-    so many bits. Where a scale would be below the normal numbers of float32, it is zero; where a number is not finite,
-    its block is not.
+    Every number is a whole one of its bits, or a float of 8 bits, times the scale of its block, in which the largest
+    number is the largest of so many bits. Where a scale would be below the normal numbers of float32, it is zero; where
+    a number is not finite, its block is not.
     """
     blocks, numbers = input_blocks(matrix), x.float()
     count = int(blocks[-1]) + 1 if len(blocks) else 0
     largest = torch.zeros(len(x), count, device=x.device)
     largest.scatter_reduce_(1, blocks.expand_as(numbers), numbers.abs(), "amax")
-    scales = (largest / LARGEST_INPUT[matrix.input_bits])[:, blocks]
+    is_whole = isinstance(matrix, IntGroups)
+    scales = (largest / (LARGEST_INPUT[matrix.input_bits] if is_whole else LARGEST_FLOAT8))[:, blocks]
     is_normal = scales.isfinite() & (scales >= torch.finfo(torch.float32).tiny)
-    whole = torch.where(is_normal, (numbers / scales).round(), 0.0)
-    return whole * torch.where(is_normal | ~scales.isfinite(), scales, 0.0)
+    codes = torch.where(is_normal, numbers / scales, 0.0)
+    codes = codes.round() if is_whole else codes.to(torch.float8_e4m3fn).float()
+    return codes * torch.where(is_normal | ~scales.isfinite(), scales, 0.0)
 
 
 def quantized_linear(
@@ -53,11 +58,10 @@ def quantized_linear(
     bias: torch.Tensor | None = None,
     invariant: bool = False,
 ) -> torch.Tensor:
-    first = parts[0]
-    if isinstance(first, IntGroups) and first.input_bits:
-        plain = tuple(replace(part, input_bits=0) for part in parts if isinstance(part, IntGroups))
+    if rounds_inputs(parts[0]):
+        plain = tuple(replace(part, input_bits=0) for part in parts if rounds_inputs(part))
         its_bias = None if bias is None else bias.float()
-        return quantized_linear(round_inputs(x, first), plain, its_bias, invariant).to(x.dtype)
+        return quantized_linear(round_inputs(x, parts[0]), plain, its_bias, invariant).to(x.dtype)
     pieces = [piece for part in parts for piece in _in_pieces(part)]
     counts = [piece.out_features for piece in pieces]
     biases = [None] * len(pieces) if bias is None else torch.split(bias, counts)

@@ -112,6 +112,16 @@ pub enum CpuActivations {
     Int8,
 }
 
+/// What quantized weights of 8 bits are multiplied by on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GpuActivations {
+    /// The numbers that come in, as they are
+    Float,
+    /// What the weights are, floats or integers of 8 bits, in blocks of up to 128 with a scale each
+    #[value(name = "8bit")]
+    EightBits,
+}
+
 /// What serves gRPC on the socket of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Endpoint {

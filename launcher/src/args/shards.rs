@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args as ClapArgs};
 use penstock_router::base::boolean::boolean;
 
-use super::choices::{AllReduce, AttentionBackend, CpuActivations, Device, Endpoint, Role};
+use super::choices::{AllReduce, AttentionBackend, CpuActivations, Device, Endpoint, GpuActivations, Role};
 
 /// How it is computed.
 #[derive(Debug, Clone, ClapArgs)]
@@ -71,6 +71,10 @@ pub struct ShardArgs {
     /// What quantized weights are multiplied by on a CPU; `int8` is faster, and the numbers that come in are rounded
     #[arg(long, env, default_value = "auto")]
     pub cpu_activations: CpuActivations,
+
+    /// What quantized weights of 8 bits are multiplied by on a GPU; `8bit` is faster, and the numbers that come in are rounded
+    #[arg(long, env, default_value = "float")]
+    pub gpu_activations: GpuActivations,
 
     /// What serves the shards' end of the wire; `auto` takes `tonic`, in Rust, where it is installed
     #[arg(long, env, default_value = "auto")]

@@ -50,6 +50,7 @@ fn of_shards(args: &Args) -> Given {
         ("max-snapshots", number(shards.max_snapshots)),
         ("attention-backend", Some(name_of(&shards.attention_backend))),
         ("cpu-activations", Some(name_of(&shards.cpu_activations))),
+        ("gpu-activations", Some(name_of(&shards.gpu_activations))),
         ("batch-invariant", Some(shards.batch_invariant.to_string())),
         ("max-total-tokens", number(limits.max_total_tokens)),
         ("max-batch-prefill-tokens", number(limits.max_batch_prefill_tokens)),

@@ -202,6 +202,7 @@ impl Group<'_> {
             ("attention-backend", Some(name_of(&shards.attention_backend))),
             ("all-reduce", Some(name_of(&shards.all_reduce))),
             ("cpu-activations", Some(name_of(&shards.cpu_activations))),
+            ("gpu-activations", Some(name_of(&shards.gpu_activations))),
             ("device", Some(device.to_owned())),
             ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),

@@ -168,6 +168,8 @@ fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
     ));
     assert!(shard("--all-reduce nccl").contains("--all-reduce=nccl"));
     assert!(shard("--cpu-activations int8").contains("--cpu-activations=int8"));
+    assert!(shard("").contains("--gpu-activations=float"));
+    assert!(shard("--gpu-activations 8bit").contains("--gpu-activations=8bit"));
     let chosen = shard("--kv-cache-dtype fp8_e4m3fn --attention-backend flashinfer");
     assert!(chosen.contains("--kv-cache-dtype=fp8_e4m3fn --"), "{chosen}");
     assert!(chosen.contains("--attention-backend=flashinfer"), "{chosen}");

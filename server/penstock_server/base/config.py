@@ -45,6 +45,7 @@ GenerationConfig = Literal["auto", "none"]
 
 # What quantized weights are multiplied by on a CPU: the numbers as they are, or integers in blocks.
 CpuActivations = Literal["auto", "float", "int16", "int8"]
+GpuActivations = Literal["float", "8bit"]
 DrafterKind = Literal["ngram", "suffix", "draft", "medusa", "eagle", "mtp"]
 
 
@@ -247,6 +248,7 @@ class ServerConfig:
     # How many LoRA adapters the slots may use at one time; 0: none can be loaded.
     max_adapters: int = 8
     cpu_activations: CpuActivations = "auto"
+    gpu_activations: GpuActivations = "float"
     # Folder of the small model or the heads that draft tokens; None: they are drafted from those of the sequence.
     draft_model_path: Path | None = None
     # What drafts; "ngram" where there is such a folder: whatever it has.

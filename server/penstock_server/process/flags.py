@@ -16,6 +16,7 @@ from penstock_server.base.config import (
     CpuActivations,
     CudaConfig,
     EndpointKind,
+    GpuActivations,
     GroupConfig,
     KvCacheDtype,
     LogLevel,
@@ -129,6 +130,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         device=flags.device,
         threads=flags.threads,
         cpu_activations=flags.cpu_activations,
+        gpu_activations=flags.gpu_activations,
         batch_invariant=flags.batch_invariant,
         json_output=flags.json_output,
         parent_pipe_fd=flags.parent_pipe_fd,
@@ -347,6 +349,8 @@ def _add_computing(add: _Add) -> None:
     add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
     add("--cpu-activations", choices=get_args(CpuActivations), default="auto",
         help="what quantized weights are multiplied by on a cpu; auto: int16 or float")  # fmt: skip
+    add("--gpu-activations", choices=get_args(GpuActivations), default="float",
+        help="what quantized weights of 8 bits are multiplied by on a gpu")  # fmt: skip
     add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
         help="who computes attention; auto: our own kernels for the device")  # fmt: skip
     add("--all-reduce", choices=get_args(AllReduce), default=CudaConfig().all_reduce,

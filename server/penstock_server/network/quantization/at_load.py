@@ -17,13 +17,8 @@ from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.quantize_cache.entry import Entry
 from penstock_server.network.quantization.kept import Kept, Layout, NothingKept, open_kept
-from penstock_server.network.quantization.quantization import (
-    NOT_ROUNDED,
-    Quantization,
-    QuantizationFacts,
-    Rounding,
-    last_parts,
-)
+from penstock_server.network.quantization.quantization import Quantization, QuantizationFacts, last_parts
+from penstock_server.network.quantization.rounded_inputs import NOT_ROUNDED, Rounding
 from penstock_server.network.quantization.rounding import (
     FP4,
     NF4,

@@ -7,17 +7,17 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import IntGroups, Quantized
+from penstock_kernels import Quantized
 from penstock_kernels.base.quantized import moved
 from penstock_kernels.reference.quantized_linear import dequantize
 
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import IN_THE_PLACE_OF_WEIGHT, Checkpoint
 from penstock_server.files.quantization import Declared
+from penstock_server.network.quantization.rounded_inputs import NOT_ROUNDED, Rounding
 from penstock_server.network.quantization.scheme import Arrange, MatrixPart, Scheme, Source
 from penstock_server.network.quantization.stored import Stored
 from penstock_server.network.quantization.table import format_of
@@ -40,17 +40,6 @@ class QuantizationFacts(NamedTuple):
     plain: tuple[str, ...]
     # Whether an earlier start quantized them, and this one read what it had kept.
     from_cache: bool = False
-
-
-class Rounding(NamedTuple):
-    """To how many bits rows are rounded that are multiplied by the matrices that allow it; 0: they are not."""
-
-    bits: int = 0
-    # By the user: a model without such matrices is refused.
-    is_asked: bool = False
-
-
-NOT_ROUNDED = Rounding()
 
 
 class Quantization(ABC):
@@ -101,10 +90,10 @@ class Quantization(ABC):
         found = moved(self._part(MatrixPart(source, rows, columns, arrange)), device)
         self._num_bytes += found.nbytes
         self._num_bytes_before += 2 * found.shape[0] * found.shape[1]
-        if self._rounding.bits and isinstance(found, IntGroups) and found.takes_rounded:
+        told = self._rounding.of(found)
+        if told is not found:
             self._with_rounding.add(source)
-            return replace(found, input_bits=self._rounding.bits)
-        return found
+        return told
 
     def _part(self, part: MatrixPart) -> Quantized:
         scheme = self._schemes[part.source]
@@ -126,9 +115,9 @@ class Quantization(ABC):
     def check_inputs(self) -> None:
         """Raise StartError where rounded rows were asked for, and no matrix can multiply them."""
         if self._rounding.is_asked and not self._with_rounding:
+            rounding = self._rounding
             raise StartError(
-                f"--cpu-activations int{self._rounding.bits} is for integers with groups in order, without offsets, "
-                f"and this model ({self.name}) has none; leave it out"
+                f"{rounding.flag} is for {rounding.matrices}, and this model ({self.name}) has none; leave it out"
             )
 
     def facts(self) -> QuantizationFacts:
@@ -141,7 +130,7 @@ class Quantization(ABC):
     def summary(self) -> str:
         """One line for people."""
         count = len(self._with_rounding)
-        rounded = f"; {count} multiply rows of int{self._rounding.bits}" if count else ""
+        rounded = f"; {count} multiply rows of {self._rounding.rows}" if count else ""
         facts = self.facts()
         cached = ", from the cache" if facts.from_cache else ""
         return (
