@@ -61,8 +61,9 @@ it is neither kept in few bits nor changed by adapters. The code that `auto_map`
 
 How a row is tested (`tests/server/test_families.py`): tiny random models, made by transformers in the variants of
 the last column. Greedy tokens must equal transformers' own and log probabilities be within 0.001 of them, in
-float32: prompts in odd chunks, decodes in mixed batches, sequences preempted and computed again, the blocks of a
-prefix reused, one rank and two, for some of them four. `tests/server/test_config.py` reads each config.json as
+float32 (but for what an index chooses of equal scores, which transformers leaves open): prompts in odd chunks, decodes
+in mixed batches, sequences preempted and computed again, the blocks of a prefix reused, one rank and two, for some of
+them four. `tests/server/test_config.py` reads each config.json as
 transformers 4 and as transformers 5 writes it.
 
 This page is written by `make docs`; a test compares it with the registry.
@@ -132,6 +133,10 @@ out.
 _TAIL = """
 ## What is decided where
 
+- **Lengths** that config.json does not name are those that transformers assumes for the family, else 2,048, as for
+  BLOOM. `--max-total-tokens` may be less, and more where positions are rotary (`--rope-factor`).
+- **Granite 4** rotates queries and keys where `position_embedding_type` is `rope`, and else has no positions.
+- **GPT-SW3** says `gpt2` in its config.json, and has that row.
 - **Rotary scaling**: linear, llama3, yarn, longrope, and the part of a head that rotates in Gemma 4. longrope's
   factors, and `short_mscale` or `long_mscale` of Phi-3.5-MoE with them, are those for long sequences if the server
   serves longer ones than the model was first trained with (`--max-total-tokens`), else those for short ones: a token
@@ -261,7 +266,8 @@ def _attention(family: Family) -> str:
     facts = {
         _RECURRENT[family.recurrent.kind] if family.recurrent else "": family.recurrent is not None,
         "gates": family.gated_attention,
-        "latents": family.latent,
+        "latents": family.latent and not family.indexed,
+        "latents, of which an index chooses some": family.indexed,
         "window": family.windows is not None,
         "chunks": bool(family.chunk_key),
         "norm of queries and keys": family.qk_norm is not None and not family.qk_norm_after_rope,

@@ -1,5 +1,8 @@
 """Models without a row run by the code of transformers, over our cache, and give what transformers gives alone."""
 
+import json
+import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +141,50 @@ def test_native_refuses_what_has_no_row(expected: Callable[[str], Expected]) -> 
     folder: Path = expected("biogpt").folder
     with pytest.raises(StartError, match="model_type 'biogpt' is not supported"):
         make_engine(folder, model_impl="native")
+    with pytest.raises(StartError, match="transformers computes biogpt; leave it out"):
+        make_engine(folder, batch_invariant=True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"hidden_size": "48"},
+            r"cannot compute it: Validation error for field 'hidden_size': .*\bint\b.*48",
+        ),
+        ({"intermediate_size": 24}, "tensors of its files have other shapes than config.json makes"),
+    ],
+)
+def test_why_transformers_cannot_compute_a_model_is_said_in_one_line(
+    expected: Callable[[str], Expected], tmp_path: Path, keys: dict[str, Any], message: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(expected("biogpt").folder, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+    with pytest.raises(StartError, match=message) as refused:
+        make_engine(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_code_of_a_folder_is_named_and_not_run(
+    saved_model: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(saved_model("llama").folder, folder)
+    path = folder / "config.json"
+    raw = {**json.loads(path.read_text()), "auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}
+    path.write_text(json.dumps(raw))
+    with caplog.at_level(logging.INFO):
+        make_engine(folder)
+    assert "names code of the folder (auto_map), which is not run: llama is known here" in caplog.text
+    path.write_text(json.dumps({**raw, "model_type": "mine"}))
+    with pytest.raises(StartError, match=r"'mine' is not supported, its code is in the folder \(auto_map\)"):
+        make_engine(folder)
+    del raw["model_type"]
+    path.write_text(json.dumps(raw))
+    with pytest.raises(StartError, match="model_type is missing"):
+        make_engine(folder)
 
 
 def test_noise_needs_no_weights(saved_model: Callable[..., Any]) -> None:

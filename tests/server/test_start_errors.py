@@ -70,7 +70,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "list config": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
     "unknown family": (
         lambda f: change_config(f, model_type="dragon"),
-        "supported: afmoe, apertus, arcee, aria_text, baichuan",
+        "nor known to the installed transformers; our own decoder has afmoe, apertus, arcee, aria_text, baichuan",
     ),
     "remote code": (
         lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}),
@@ -218,7 +218,9 @@ def test_more_shards_than_kv_heads_names_both_numbers(folder: Path, tmp_path: Pa
 
     group = Group.__new__(Group)
     group.size = 3
-    with pytest.raises(StartError, match="num_key_value_heads 4 cannot be divided among 3 shards"):
+    with pytest.raises(
+        StartError, match="--num-shard: num_key_value_heads 4 cannot be divided among 3 shards"
+    ):
         group.share(load_spec(folder).num_kv_heads, "num_key_value_heads")
     assert GroupConfig(0, 3, tmp_path).timeout_s == 10.0
 

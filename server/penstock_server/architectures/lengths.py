@@ -1,6 +1,6 @@
 """Which lengths of sequences a model and a KV cache allow. Needs no torch: it is checked before weights are read."""
 
-from penstock_server.architectures.spec import ModelFacts
+from penstock_server.architectures.spec import ModelFacts, ModelSpec
 from penstock_server.base.config import CacheConfig
 from penstock_server.base.errors import StartError
 
@@ -11,9 +11,10 @@ def check_lengths(cache: CacheConfig, facts: ModelFacts) -> None:
     if asked is None:
         return
     if asked > facts.max_sequence_len:
+        rotates = isinstance(facts, ModelSpec) and facts.ropes
         raise StartError(
             f"--max-total-tokens {asked} is more than the {facts.max_sequence_len} that the model was made for; "
-            "lower it, or see --rope-factor"
+            f"lower it{', or see --rope-factor' if rotates else ''}"
         )
     if cache.num_blocks is not None:
         positions = cache.num_blocks * cache.block_size

@@ -144,8 +144,12 @@ def read_config(folder: Path) -> ModelConfig:
 
 def not_supported(path: Path, raw: dict[str, Any]) -> StartError:
     """The error for a model_type that no row describes."""
+    if raw.get("model_type") is None:
+        return StartError(f"{path}: model_type is missing")
+    why = "nor known to the installed transformers"
+    if raw.get("auto_map"):
+        why = "its code is in the folder (auto_map), and code of a folder is never run"
     supported = ", ".join(sorted(FAMILIES))
     return StartError(
-        f"{path}: model_type {raw.get('model_type')!r} is not supported; supported: {supported}, "
-        "and with the installed transformers what it can compute"
+        f"{path}: model_type {raw['model_type']!r} is not supported, {why}; our own decoder has {supported}"
     )

@@ -1,6 +1,7 @@
 """Opens and checks a model folder: what the model is, which code computes it, and where its weights are."""
 
 import ast
+import logging
 import threading
 from dataclasses import replace
 from functools import cache
@@ -29,6 +30,8 @@ from penstock_server.files.generation_config import (
 )
 from penstock_server.files.gguf.folder import open_gguf
 from penstock_server.files.quantization import Declared, check_asked, check_names, read_declared
+
+logger = logging.getLogger(__name__)
 
 _NO_OVERRIDES = ModelOverrides()
 _CAUSAL_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
@@ -73,6 +76,10 @@ def open_folder(
                 "leave it out"
             )
         raise not_supported(path, raw)
+    if raw.get("auto_map"):
+        logger.info(
+            "%s names code of the folder (auto_map), which is not run: %s is known here", path, model_type
+        )
     if overrides.rope is not None and not is_native:
         raise StartError(
             f"--rope-scaling and --rope-factor are for models with a row here, and {model_type} is computed by the "

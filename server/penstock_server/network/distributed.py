@@ -147,7 +147,7 @@ class Group:
         """This rank's part of `total`, which must divide evenly."""
         if total % self.size:
             raise StartError(
-                f"{what} {total} cannot be divided among {self.size} shards; use a --num-shard dividing it"
+                f"--num-shard: {what} {total} cannot be divided among {self.size} shards; use one that divides it"
             )
         return total // self.size
 

@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AttentionI
 from transformers.utils import logging as transformers_logging
 
 from penstock_server.architectures.config_json import read_eos_token_ids
-from penstock_server.architectures.registry import read_config
+from penstock_server.architectures.registry import FAMILIES, read_config
 from penstock_server.base.errors import PenstockError, StartError
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.network.borrowed.adapted import BorrowedLinears
@@ -25,6 +25,8 @@ from penstock_server.network.out_of_memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
+# Letters of an error of transformers, some of which print whole configurations.
+_LONGEST_REASON = 500
 # While it builds a model, transformers replaces functions of its classes and restores them afterwards. Two threads at
 # once restore the wrong ones, and tied weights are then not tied in any model built later.
 _BUILDING = threading.Lock()
@@ -33,7 +35,10 @@ _BUILDING = threading.Lock()
 def load_borrowed(folder: ModelFolder, placement: Placement, device: torch.device) -> BorrowedModel:
     """Build, fill, divide and try the model; raises StartError where transformers or the trial fails."""
     if placement.batch_invariant:
-        raise StartError("--batch-invariant needs our own decoder; use --model-impl native, or leave it out")
+        way = "use --model-impl native, or leave it out" if folder.model_type in FAMILIES else "leave it out"
+        raise StartError(
+            f"--batch-invariant needs our own decoder, and transformers computes {folder.model_type}; {way}"
+        )
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     AttentionInterface.register(ATTENTION, paged)
     path, raw, _ = read_config(folder.path)
@@ -86,7 +91,11 @@ def _kept(model: Any, facts: BorrowedFacts, linears: BorrowedLinears, device: to
 
 
 def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What the library says, as one line. Of tensors it says no more than which of its own options would have let them
+    pass."""
+    if "ignore_mismatched_sizes" in str(error):
+        return "tensors of its files have other shapes than config.json makes; the lines above name them"
+    return " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
 
 
 def _built(folder: ModelFolder, placement: Placement) -> Any:

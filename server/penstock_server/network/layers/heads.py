@@ -39,8 +39,8 @@ def share_heads(
     copies = max(group.size // num_kv_heads, 1)
     if num_kv_heads * copies % group.size:
         raise StartError(
-            f"{keys[1]} {num_kv_heads} cannot be divided among {group.size} shards; "
-            "use a --num-shard dividing it"
+            f"--num-shard: {keys[1]} {num_kv_heads} cannot be divided among {group.size} shards; "
+            "use one that divides it, or of which it is a divisor"
         )
     mine = group.share(num_heads, keys[0])
     kv_heads = num_kv_heads * copies // group.size
