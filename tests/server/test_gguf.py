@@ -105,7 +105,9 @@ def test_numbers_are_those_of_the_package(
                 assert torch.equal(found, expected[rows, columns])
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_1", "Q4_K", "MXFP4"])
+@pytest.mark.parametrize(
+    "kind", ["F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
+)
 def test_tokens_are_those_of_what_the_numbers_mean(
     kind: str, file: Callable[[str], Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,17 @@ def test_the_router_is_told_what_came_of_it(
     assert all(part.format == told.format and part.plain == told.plain for part in parts)
 
 
+def test_all_ranks_say_the_same_of_experts_with_biases(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The router refuses ranks that differ; the bias behind the experts is on one of them."""
+    folder = healthy(saved_model, family="gpt_oss", **FAMILIES["gpt_oss"][0])
+    with engines(folder, 2, monkeypatch, quantize="int8") as ranks:
+        first, second = (description_to_pb(rank.description).quantization for rank in ranks)
+    assert list(first.plain) == list(second.plain)
+    assert not [name for name in first.plain if name.endswith("bias")]
+
+
 def test_groups_of_int4_are_as_large_as_the_row_allows() -> None:
     sizes = {columns: TARGETS["int4"].group_size(columns) for columns in (128, 4096, 160, 72)}
     assert sizes == {128: 128, 4096: 128, 160: 32, 72: 32}
@@ -253,7 +264,7 @@ def test_rounding_is_as_good_as_it_claims() -> None:
     for limit, matrix in (
         (0.0082, to_int8_rows(weight)),
         (0.0985, to_int4_groups(weight, 128)),
-        (0.0965, to_table_blocks(weight, tuple(NF4.tolist()))),
+        (0.0925, to_table_blocks(weight, tuple(NF4.tolist()))),
     ):
         error = (dequantize(matrix) - weight).square().mean().sqrt()
         assert float(error) < limit

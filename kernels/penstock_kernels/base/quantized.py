@@ -257,6 +257,10 @@ class TableBlocks(_Tensors):
     # Whether the even column of a byte is in its low half; else it is in the high half.
     low_first: bool = True
 
+    def __post_init__(self) -> None:
+        if self.table.dtype != torch.float32:
+            raise ValueError(f"TableBlocks: the table is {self.table.dtype}, and must be float32")
+
     @property
     def shape(self) -> tuple[int, int]:
         """(out_features, in_features)."""

@@ -90,7 +90,7 @@ class GgufBlocks(NamedTuple):
                 f"{self.entry.file}: tensor {self.entry.name} holds numbers that are not finite; download it again"
             )
         if self.layout.table:
-            table = torch.tensor(self.layout.table)
+            table = torch.tensor(self.layout.table, dtype=torch.float32)
             return TableBlocks(codes, table, scales.float(), in_features, self.layout.group_size)
         bits = 8 if codes.dtype == torch.int8 else 4
         size = self.layout.group_size

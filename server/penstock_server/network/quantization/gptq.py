@@ -65,8 +65,8 @@ class Gptq:
         return self._usual
 
     def _words(self, settings: Fields) -> "GptqWords":
-        bits = settings.integer("bits")
-        if bits not in BITS:
+        bits = settings.get("bits")
+        if type(bits) is not int or bits not in BITS:
             raise settings.error("bits", bits, f"one of {', '.join(map(str, BITS))}")
         group_size = read_group_size(settings, "group_size")
         has_order = settings.get("desc_act", False) is True and group_size > 0
