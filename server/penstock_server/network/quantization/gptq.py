@@ -69,7 +69,8 @@ class Gptq:
         if type(bits) is not int or bits not in BITS:
             raise settings.error("bits", bits, f"one of {', '.join(map(str, BITS))}")
         group_size = read_group_size(settings, "group_size")
-        has_order = settings.get("desc_act", False) is True and group_size > 0
+        has_order = settings.fact("desc_act") and group_size > 0
+        settings.fact("sym")  # what it says is in the zero points
         return GptqWords(bits, group_size, self._is_v1, has_order)
 
 
