@@ -104,6 +104,13 @@ def test_the_log_says_how_many_matrices_multiply_rows_of_8_bits(
     assert "; 14 multiply rows of 8 bits" in caplog.text
 
 
+def test_noise_in_the_place_of_few_bits_is_said(blocks: Quantized, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        make_engine(blocks.folder, load_format="dummy", num_snapshots=2)
+    assert "--load-format dummy makes weights of 16 bits, not what" in caplog.text
+    assert "--max-snapshots 2 changes nothing: this model keeps no states" in caplog.text
+
+
 @pytest.mark.usefixtures("on_gpu")
 def test_a_served_mixture_needs_no_new_variant(blocks: Quantized) -> None:
     pytest.importorskip("triton")

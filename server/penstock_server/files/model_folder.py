@@ -103,6 +103,10 @@ def open_folder(
         raise StartError(
             f"--quantize {at_load} needs weights, and --load-format dummy reads none; leave one out"
         )
+    if quantization is not None and load_format == "dummy":
+        logger.warning(
+            "--load-format dummy makes weights of 16 bits, not what %s says", quantization.settings.path
+        )
     checkpoint = None if load_format == "dummy" else open_gguf(folder, raw) or Checkpoint.open(folder)
     if checkpoint is not None and is_text_part:
         checkpoint = checkpoint.of_text()

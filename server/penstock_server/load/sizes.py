@@ -106,6 +106,8 @@ def choose_limits(loaded: Loaded, graph_sizes: GraphSizes) -> Limits:
     cache, facts = loaded.config.cache, loaded.model.facts
     limits = wanted_limits(loaded)
     most = wanted_snapshots(loaded)
+    if cache.num_snapshots and not most:
+        logger.warning("--max-snapshots %d changes nothing: this model keeps no states", cache.num_snapshots)
     if cache.num_blocks is not None:
         limits = replace(limits, num_snapshots=_beside_blocks(most, loaded, limits, graph_sizes))
     else:
