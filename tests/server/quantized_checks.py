@@ -2,7 +2,9 @@
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,35 @@ from quantized_models import Quantized, change_settings
 from safetensors.torch import load_file, save_file
 from thread_ranks import engines, execute_on_all
 
+# Rows of a part of a matrix, which has so many inputs in all, from which input on the part begins: what they become.
+Rounded = Callable[[torch.Tensor, int, int], torch.Tensor]
+
 
 def prompts(count: int, seed: int = 0) -> list[list[int]]:
     """Of several lengths."""
     rng = random.Random(seed)
     return [[rng.randrange(301) for _ in range(rng.choice([1, 5, 17, 33]))] for _ in range(count)]
+
+
+@contextmanager
+def rounding_inputs(model: Any, num_shards: int, rounded: Rounded) -> Iterator[None]:
+    """Make transformers round what the matrices of all layers are multiplied by, every shard its part of it."""
+
+    def hook(num_parts: int, module: Any, inputs: tuple[torch.Tensor]) -> torch.Tensor:
+        (x,) = inputs
+        share = module.in_features // num_parts
+        parts = torch.split(x.flatten(0, -2), share, dim=1)
+        found = [rounded(part, module.in_features, number * share) for number, part in enumerate(parts)]
+        return torch.cat(found, 1).view_as(x)
+
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and "lm_head" not in name:
+            is_shared = name.endswith(("o_proj", "down_proj"))
+            handles.append(module.register_forward_pre_hook(partial(hook, num_shards if is_shared else 1)))
+    yield
+    for handle in handles:
+        handle.remove()
 
 
 def check_tokens(model: Quantized, **options: Any) -> None:

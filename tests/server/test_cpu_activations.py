@@ -1,8 +1,7 @@
 """`--cpu-activations`: the tokens of a model whose inputs are rounded, on any number of shards; else refused."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from penstock_server.files.model_folder import open_folder
 from penstock_server.load import activations
 from penstock_server.load.activations import check_activations, rounding_of
 from penstock_server.network.quantization.rounded_inputs import NOT_ROUNDED
-from quantized_checks import prompts
+from quantized_checks import prompts, rounding_inputs
 from quantized_models import Quantized, healthy, quantize
 from test_quantization_awq_gptq import AWQ, gptq, settings
 from test_quantization_awq_gptq import awq as awq_packer
@@ -35,30 +34,10 @@ def awq(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactor
     return quantize(healthy(saved_model), folder, awq_packer(GROUP), AWQ)
 
 
-@contextmanager
-def _rounded(model: Any, num_shards: int, bits: int) -> Iterator[None]:
-    """Make transformers round what the matrices of all layers are multiplied by, every shard its part of it."""
-
-    def rounded(module: Any, inputs: tuple[torch.Tensor], num_parts: int) -> torch.Tensor:
-        (x,) = inputs
-        size = module.in_features
-        codes, scales = torch.empty(0, size, dtype=torch.uint8), torch.empty(0, -(-size // GROUP))
-        matrix, share = IntGroups(codes, scales, None, size, 8, GROUP, input_bits=bits), size // num_parts
-        parts = torch.split(x.flatten(0, -2), share, dim=1)
-        found = [
-            round_inputs(part, matrix.columns(i * share, (i + 1) * share)) for i, part in enumerate(parts)
-        ]
-        return torch.cat(found, 1).view_as(x)
-
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and "lm_head" not in name:
-            is_shared = name.endswith(("o_proj", "down_proj"))
-            hook = partial(rounded, num_parts=num_shards if is_shared else 1)
-            handles.append(module.register_forward_pre_hook(hook))
-    yield
-    for handle in handles:
-        handle.remove()
+def _rounded(x: torch.Tensor, size: int, begin: int, bits: int) -> torch.Tensor:
+    codes, scales = torch.empty(0, size, dtype=torch.uint8), torch.empty(0, -(-size // GROUP))
+    matrix = IntGroups(codes, scales, None, size, 8, GROUP, input_bits=bits)
+    return round_inputs(x, matrix.columns(begin, begin + x.shape[1]))
 
 
 @pytest.mark.parametrize(("size", "bits"), [(1, 8), (2, 8), (3, 8), (1, 16), (2, 16)])
@@ -67,7 +46,7 @@ def test_answers_are_those_of_rounded_inputs(
 ) -> None:
     given = prompts(8)
     plain = [oracle.greedy(awq.oracle, prompt, 1)[1][0] for prompt in given]
-    with _rounded(awq.oracle, size, bits):
+    with rounding_inputs(awq.oracle, size, partial(_rounded, bits=bits)):
         rounded = [oracle.greedy(awq.oracle, prompt, 1)[1][0] for prompt in given]
     with engines(awq.folder, size, monkeypatch, cpu_activations=f"int{bits}") as ranks:
         found = _logprobs(execute_on_all(ranks), given)

@@ -3,9 +3,7 @@ variant of a kernel after the warm-up; else refused.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from penstock_server.files.model_folder import open_folder
 from penstock_server.load import read_model
 from penstock_server.load.activations import check_activations, rounding_of
 from penstock_server.network.quantization.rounded_inputs import NOT_ROUNDED, OnGpu
-from quantized_checks import prompts
+from quantized_checks import prompts, rounding_inputs
 from quantized_models import Quantized, healthy, quantize
 from test_quantization_awq_gptq import AWQ
 from test_quantization_awq_gptq import awq as awq_packer
@@ -47,31 +45,12 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_model, "rounding_of", lambda *_: OnGpu())
 
 
-@contextmanager
-def _rounded(model: Any, num_shards: int) -> Iterator[None]:
-    """Make transformers round what the matrices of all layers are multiplied by, every shard its part of it."""
-
-    def rounded(module: Any, inputs: tuple[torch.Tensor], num_parts: int) -> torch.Tensor:
-        (x,) = inputs
-        size, share = module.in_features, module.in_features // num_parts
-        codes = torch.empty(0, size, dtype=torch.float8_e4m3fn)
-        whole = Float8Grid(codes, torch.empty(0, -(-size // BLOCK)), BLOCK, BLOCK)
-        found = []
-        for number, part in enumerate(torch.split(x.flatten(0, -2), share, dim=1)):
-            matrix = rounding_on_gpu(whole.columns(number * share, (number + 1) * share))
-            assert rounds_inputs(matrix)
-            found.append(round_inputs(part, matrix))
-        return torch.cat(found, 1).view_as(x)
-
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and "lm_head" not in name:
-            is_shared = name.endswith(("o_proj", "down_proj"))
-            hook = partial(rounded, num_parts=num_shards if is_shared else 1)
-            handles.append(module.register_forward_pre_hook(hook))
-    yield
-    for handle in handles:
-        handle.remove()
+def _rounded(x: torch.Tensor, size: int, begin: int) -> torch.Tensor:
+    codes = torch.empty(0, size, dtype=torch.float8_e4m3fn)
+    whole = Float8Grid(codes, torch.empty(0, -(-size // BLOCK)), BLOCK, BLOCK)
+    matrix = rounding_on_gpu(whole.columns(begin, begin + x.shape[1]))
+    assert rounds_inputs(matrix)
+    return round_inputs(x, matrix)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -81,7 +60,7 @@ def test_answers_are_those_of_rounded_inputs(
 ) -> None:
     given = prompts(8)
     plain = [oracle.greedy(blocks.oracle, prompt, 1)[1][0] for prompt in given]
-    with _rounded(blocks.oracle, size):
+    with rounding_inputs(blocks.oracle, size, _rounded):
         rounded = [oracle.greedy(blocks.oracle, prompt, 1)[1][0] for prompt in given]
     with engines(blocks.folder, size, monkeypatch) as ranks:
         found = [

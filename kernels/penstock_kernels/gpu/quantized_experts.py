@@ -143,12 +143,16 @@ def _expert_linear(
     """[num_pairs, columns of all parts]; pair p takes row p // top_k of x."""
     num_columns = sum(stack.first.out_features for stack in stacks)
     out = torch.empty((tiles.order.shape[0], num_columns), dtype=x.dtype, device=x.device)
-    begin, rows = 0, rows_for(x, stacks[0].first)
+    begin = 0
+    # By what is asked of them, which most parts agree on.
+    rows: dict[object, Rows] = {}
     for stack in stacks:
         end = begin + stack.first.out_features
         its_bias = None if bias is None else bias[:, begin:end]
         tile = tile_for(_tile(rows_each, stack.first, x), stack.first, most_columns=64)
-        _launch(rows, stack, its_bias, tiles, tile, out[:, begin:end], top_k)
+        if stack.first.kind not in rows:
+            rows[stack.first.kind] = rows_for(x, stack.first)
+        _launch(rows[stack.first.kind], stack, its_bias, tiles, tile, out[:, begin:end], top_k)
         begin = end
     return out
 

@@ -54,7 +54,7 @@ def key_of(value):
 
 
 @triton.jit
-def value_of(key):
+def _value_of(key):
     return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
 
 
@@ -110,7 +110,7 @@ def _search(scores_ptr, num_scores, largest, temperature, floor, typical_score, 
         )
         low = tl.where(reached_3, third, tl.where(reached_2, second, tl.where(reached_1, first, low)))
         num_low = tl.where(reached_3, num_3, tl.where(reached_2, num_2, tl.where(reached_1, num_1, num_low)))
-    return value_of(low)
+    return _value_of(low)
 
 
 @triton.jit

@@ -112,15 +112,21 @@ def open_folder(
         checkpoint = checkpoint.of_text()
     if spec is not None and checkpoint is not None:
         check_names(quantization, checkpoint)
-        checkpoint = checkpoint.under(spec.names.written) if spec.names.written else checkpoint
-        if readers := _keys_of_readers(spec):
-            checkpoint = checkpoint.without(readers)
-        _check_counts(spec, checkpoint)
-        if is_text_part and raw.get("tie_word_embeddings") is None:
-            spec = _tied_without_head(spec, checkpoint)
-        spec = _with_experts_as_stored(spec, checkpoint)
+        may_be_tied = is_text_part and raw.get("tie_word_embeddings") is None
+        spec, checkpoint = _as_stored(spec, checkpoint, may_be_tied)
     dtype = read_dtype(Fields(raw, path))
     return ModelFolder(folder, model_type, dtype, spec, checkpoint, quantization, at_load, generation)
+
+
+def _as_stored(spec: ModelSpec, checkpoint: Checkpoint, may_be_tied: bool) -> tuple[ModelSpec, Checkpoint]:
+    """Both, as what the files hold says. `may_be_tied`: config.json does not say whether the head is the embedding."""
+    checkpoint = checkpoint.under(spec.names.written) if spec.names.written else checkpoint
+    if readers := _keys_of_readers(spec):
+        checkpoint = checkpoint.without(readers)
+    _check_counts(spec, checkpoint)
+    if may_be_tied:
+        spec = _tied_without_head(spec, checkpoint)
+    return _with_experts_as_stored(spec, checkpoint), checkpoint
 
 
 def _generation(

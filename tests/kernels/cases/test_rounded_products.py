@@ -23,6 +23,14 @@ KINDS: dict[str, Callable[[int, int], Quantized]] = {
 }
 
 
+# Those of which experts are tried, and one by which rows are multiplied as they are.
+EXPERTS = ("float8 of blocks", "float8 of rows", "int8 in 32")
+ALL_KINDS: dict[str, Callable[[int, int], Quantized]] = {
+    **KINDS,
+    "int4": lambda rows, columns: int_groups(rows, columns, 4, 32, False, torch.float16),
+}
+
+
 def rounding(matrix: Quantized, device: torch.device) -> Rounding:
     found = rounding_on_gpu(moved(matrix, device))
     assert rounds_inputs(found)
@@ -104,11 +112,20 @@ def test_rows_become_the_numbers_of_the_definition(kind: str, device: torch.devi
     assert torch.equal(codes.float() * scales[:, blocks], round_inputs(x, weight))
 
 
-@pytest.mark.parametrize("kind", ["float8 of blocks", "float8 of rows", "int8 in 32"])
-def test_experts(kind: str, device: torch.device, reach: Callable[[torch.Tensor], None]) -> None:
-    """One gets most rows, one none."""
-    gate_up = ExpertMatrices(tuple(rounding(KINDS[kind](70, 96), device) for _ in range(2)) for _ in range(4))
-    down = ExpertMatrices(rounding(KINDS[kind](96, 70), device) for _ in range(4))
+def multiplied(x: torch.Tensor, weight: Quantized) -> torch.Tensor:
+    """In float64, of rounded rows where rows are rounded."""
+    rows = round_inputs(x, weight) if rounds_inputs(weight) else x
+    return rows.double() @ dequantize(weight).double().T
+
+
+@pytest.mark.parametrize("kinds", [*zip(EXPERTS, EXPERTS, strict=True), ("float8 of blocks", "int8 in 32"),
+                                   ("int4", "float8 of rows"), ("float8 of rows", "int4")])  # fmt: skip
+def test_experts(kinds: tuple[str, str], device: torch.device, reach: Callable[[torch.Tensor], None]) -> None:
+    """One gets most rows, one none. Gates and others may be of two kinds, of which one may not round."""
+    gate_up = ExpertMatrices(
+        tuple(rounding_on_gpu(moved(ALL_KINDS[kind](70, 96), device)) for kind in kinds) for _ in range(4)
+    )
+    down = ExpertMatrices(rounding_on_gpu(moved(ALL_KINDS[kinds[0]](96, 70), device)) for _ in range(4))
     for matrix in (*chain(*gate_up), *down):
         for tensor in matrix.tensors.values():
             reach(tensor)
@@ -120,12 +137,8 @@ def test_experts(kind: str, device: torch.device, reach: Callable[[torch.Tensor]
         for token in range(count):
             for place in range(2):
                 expert, row = int(chosen[token, place]), x[token : token + 1]
-                ups = [
-                    round_inputs(row, part).double() @ dequantize(part).double().T for part in gate_up[expert]
-                ]
-                gate, up = (part.bfloat16().double() for part in ups)
+                gate, up = (multiplied(row, part).bfloat16().double() for part in gate_up[expert])
                 hidden = (gate * gate.sigmoid() * up).bfloat16()
-                its = round_inputs(hidden, down[expert]).double() @ dequantize(down[expert]).double().T
-                expected[token] += weights[token, place] * its[0]
+                expected[token] += weights[token, place] * multiplied(hidden, down[expert])[0]
         # Between both products numbers may be rounded to neighbours.
         assert_close(found, expected, 8)
