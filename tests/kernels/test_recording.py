@@ -69,6 +69,9 @@ class Forbidden(TorchDispatchMode):  # type: ignore[no-untyped-call]
         raise AssertionError(f"{func} is called")
 
 
+ROWS, ROW = torch.tensor([2, 0, 0, 1]), torch.tensor([1])
+COLUMNS, TURNED = torch.tensor([36, 0]), torch.arange(39, 2, -1)
+PLACES = torch.tensor([[3, 4], [0, 9], [36, 1]])
 SIMPLE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: torch.zeros_like(x),
     lambda x: x.to(torch.bfloat16),
@@ -85,6 +88,14 @@ SIMPLE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: x[:, 3:20] + x[:, 20:],
     lambda x: torch.full((3, 5), 2.5, dtype=x.dtype),
     lambda x: torch.cat((x, torch.full((3, 5), -torch.inf, dtype=x.dtype), x), dim=-1),
+    lambda x: x * x[0],
+    lambda x: x[:, None] + x.expand(3, 3, 37),
+    lambda x: x.index_select(0, ROWS),
+    lambda x: x[:, 5:9].index_select(0, ROW),
+    lambda x: torch.full((3, 40), 0.5, dtype=x.dtype).index_copy_(1, TURNED, x),
+    lambda x: x.clone().index_copy_(1, COLUMNS, x[:, 4:6]),
+    lambda x: x.clone().scatter_(1, PLACES[:, :1], -torch.inf),
+    lambda x: x.clone().scatter_(1, PLACES, 2.5),
 ]
 
 
@@ -122,8 +133,15 @@ def test_simple_ops_of_pytorch_are_repeated_in_c(
         lambda x: x * 2,
         lambda x: x + 2.5,
         lambda x: torch.add(x, x, alpha=2),
-        lambda x: x * x[0],
         lambda x: x * x.double(),
+        lambda x: x.index_select(1, torch.tensor([2, 0])),
+        lambda x: x.T.index_select(0, torch.tensor([2, 0])),
+        lambda x: x[0].index_select(0, torch.tensor([2, 0])),
+        lambda x: x.index_select(0, torch.tensor([2, 0], dtype=torch.int32)),
+        lambda x: x.clone().index_copy_(0, torch.tensor([3, 0]), x[1:3]),
+        lambda x: x.T.contiguous().T.index_copy_(1, torch.tensor([3, 0]), x[:, 1:3]),
+        lambda x: x.clone().scatter_(0, torch.tensor([[3], [0]]), 1.5),
+        lambda x: x.clone().scatter_(1, torch.tensor([[3], [0], [1], [1]]), x),
         lambda x: x.T * x.T.contiguous(),
         lambda x: x == 1,
         lambda x: x.long() == 0.5,
@@ -149,6 +167,20 @@ def test_numbers_are_compared_in_c() -> None:
     with Forbidden():  # type: ignore[no-untyped-call]
         recording.replay()
     assert found[0].tolist() == [False, True, True, False]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("place", [-1, 4])
+def test_a_place_outside_a_tensor_is_an_error_in_c_too(place: int) -> None:
+    x, rows, columns = torch.randn(4, 4), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    recordings = [
+        record(lambda: x.index_select(0, rows), Arena()),
+        record(lambda: x.index_copy_(1, columns, x[:, :1].clone()), Arena()),
+    ]
+    rows[0] = columns[0] = place
+    for recording in recordings:
+        with pytest.raises(RuntimeError):
+            recording.replay()
 
 
 LOOKS: list[Callable[[torch.Tensor], object]] = [

@@ -48,6 +48,26 @@ class _Equal(ctypes.Structure):
     )
 
 
+class _Pick(ctypes.Structure):
+    """`Pick` of src/moves.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("from", "to", "places")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "count", "size", "from_stride")),
+    )
+
+
+class _Put(ctypes.Structure):
+    """`Put` of src/moves.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("from", "to", "places")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "count", "len")),
+        *((name, ctypes.c_int64) for name in ("from_stride", "to_stride", "places_stride")),
+        ("dtype", ctypes.c_int32),
+    )
+
+
 class Lowered(NamedTuple):
     """What to call instead; `kept` is all that its arguments point to."""
 
@@ -60,6 +80,8 @@ def lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any)
     """The same op in C, if it is one of a few, on few numbers in rows. `result`: what the op returned."""
     if func is _ATEN.cat.default:
         return _moves_of_rows(args[0], args[1] if len(args) > 1 else 0, result)
+    if func in _PAIRS and not kwargs and isinstance(args[1], torch.Tensor):
+        return _pairs(_PAIRS[func], args[0], args[1], result)
     lowered = _lower(func, args, kwargs, result)
     return None if lowered is None else [lowered]
 
@@ -76,14 +98,20 @@ def _lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
         return _move("penstock_move", args[1], args[0])
     if func is _ATEN.add_.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
         return _move("penstock_accumulate", args[1], args[0]) if args[1].dtype == args[0].dtype else None
-    if func in _PAIRS and not kwargs and isinstance(args[1], torch.Tensor):
-        return _pair(_PAIRS[func], args[0], args[1], result)
     if func is _ATEN.mul_.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
         return _pair("penstock_product", args[0], args[1], args[0])
     if func is _ATEN.mul.Tensor and not kwargs and isinstance(args[1], float):
         return _move("penstock_scale", args[0], result, args[1]) if args[0].dtype == result.dtype else None
     if func is _ATEN.eq.Scalar:
         return _equal(args[0], args[1], result)
+    if func is _ATEN.index_select.default:
+        return _pick(args[0], args[1], args[2], result)
+    if func is _ATEN.index_copy_.default:
+        to, dim, places, source = args
+        return _put(to, dim, places.expand(len(source), -1), source) if to.dim() == 2 else None
+    if func is _ATEN.scatter_.value:
+        to, dim, places, value = args
+        return _put(to, dim, places, torch.full_like(places, value, dtype=to.dtype))
     return None
 
 
@@ -128,6 +156,48 @@ def _pair(name: str, left: torch.Tensor, right: torch.Tensor, to: torch.Tensor) 
     addresses = (part.data_ptr() for part in (left, right, to))
     call = _Pair(*addresses, *rows.shape, *rows.strides, DTYPES[to.dtype])
     return Lowered(name, call, (left, right, to))
+
+
+def _pairs(name: str, left: torch.Tensor, right: torch.Tensor, to: torch.Tensor) -> list[Lowered] | None:
+    """Also where one of them is the same for several rows: then one for each part of the result, if these are few."""
+    left, right = left.expand(to.shape), right.expand(to.shape)
+    whole = _pair(name, left, right, to)
+    if whole is not None:
+        return [whole]
+    if to.dim() < 2 or len(to) > _MOST_MOVES:
+        return None
+    found = [_pair(name, *parts) for parts in zip(left, right, to, strict=True)]
+    parts = [part for part in found if part is not None]
+    return parts if 0 < len(parts) == len(found) else None
+
+
+def _pick(x: torch.Tensor, dim: int, places: torch.Tensor, to: torch.Tensor) -> Lowered | None:
+    """Rows of a matrix, whatever their type."""
+    if dim != 0 or not _are_rows(x, to) or not _are_places(places):
+        return None
+    size = x.element_size()
+    addresses = (part.data_ptr() for part in (x, to, places))
+    call = _Pick(*addresses, len(x), len(to), x.shape[1] * size, x.stride(0) * size)
+    return Lowered("penstock_pick_rows", call, (x, to, places))
+
+
+def _put(to: torch.Tensor, dim: int, places: torch.Tensor, source: torch.Tensor) -> Lowered | None:
+    """Columns of a matrix. `places`: of each number of `source`."""
+    is_one = dim == 1 and to.dtype == source.dtype and to.dtype in DTYPES
+    if not (is_one and _are_rows(to, source) and _are_places(places)):
+        return None
+    addresses = (part.data_ptr() for part in (source, to, places))
+    strides = (part.stride(0) for part in (source, to, places))
+    call = _Put(*addresses, *source.shape, to.shape[1], *strides, DTYPES[to.dtype])
+    return Lowered("penstock_put_columns", call, (to, places, source))
+
+
+def _are_rows(*tensors: torch.Tensor) -> bool:
+    return all(x.device.type == "cpu" and x.dim() == 2 and x.stride(1) == 1 for x in tensors)
+
+
+def _are_places(places: torch.Tensor) -> bool:
+    return places.device.type == "cpu" and places.dtype == torch.int64 and places.stride(-1) == 1
 
 
 def _equal(numbers: torch.Tensor, number: Any, to: torch.Tensor) -> Lowered | None:

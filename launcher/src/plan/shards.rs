@@ -95,9 +95,14 @@ impl Group<'_> {
         (asked != Speculation::Ngram).then(|| name_of(&asked))
     }
 
-    /// Most tokens that a step may draft, if any are drafted.
-    fn num_draft_states(&self) -> Option<u32> {
-        Some(self.args.router.speculation.max_drafts_of_step(self.num_slots())).filter(|states| *states > 0)
+    /// Most tokens that a step may draft for a sequence, if any are drafted.
+    fn max_drafts(&self) -> Option<u32> {
+        Some(self.args.router.speculation.max_drafts()).filter(|drafts| *drafts > 0)
+    }
+
+    /// Most sequences for which a step may draft.
+    fn max_drafting(&self) -> u32 {
+        self.args.router.speculation.speculate_max.min(self.num_slots())
     }
 
     /// What it is for, where that is not everything.
@@ -208,7 +213,8 @@ impl Group<'_> {
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
             ("max-loras", shards.max_loras.map(|adapters| adapters.to_string())),
             ("num-snapshots", shards.max_snapshots.map(|snapshots| snapshots.to_string())),
-            ("num-draft-states", self.num_draft_states().map(|states| states.to_string())),
+            ("max-drafts", self.max_drafts().map(|drafts| drafts.to_string())),
+            ("max-drafting", self.max_drafts().map(|_| self.max_drafting().to_string())),
             ("num-slots", Some(self.num_slots().to_string())),
             ("num-blocks", num_blocks.map(|blocks| blocks.to_string())),
             ("block-size", num_blocks.map(|_| BLOCK_SIZE.to_string())),

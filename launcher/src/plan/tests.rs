@@ -242,11 +242,11 @@ fn stages_are_shards_that_are_counted_with_the_others() {
 #[test]
 fn shards_are_told_how_many_tokens_a_step_drafts() {
     let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
-    assert!(!shard("").contains("draft-states"));
-    assert!(!shard("--speculation ngram --speculate 0").contains("draft-states"));
-    assert!(shard("--speculation ngram").contains("--num-draft-states=32 "));
-    assert!(shard("--speculate 3 --speculate-max 300").contains("--num-draft-states=384 "));
-    assert!(shard("--speculate 3 --max-batch-size 2").contains("--num-draft-states=6 "));
+    assert!(!shard("").contains("max-draft"));
+    assert!(!shard("--speculation ngram --speculate 0").contains("max-draft"));
+    assert!(shard("--speculation ngram").contains("--max-drafts=4 --max-drafting=8 "));
+    assert!(shard("--speculate 3 --speculate-max 300").contains("--max-drafts=3 --max-drafting=128 "));
+    assert!(shard("--speculate 3 --max-batch-size 2").contains("--max-drafts=3 --max-drafting=2 "));
 }
 
 #[test]

@@ -67,11 +67,6 @@ impl SpeculationOptions {
         self.max_drafts() > 0
     }
 
-    /// Most tokens that a step drafts where so many sequences run at most.
-    pub fn max_drafts_of_step(&self, max_sequences: u32) -> u32 {
-        self.max_drafts().saturating_mul(self.speculate_max.min(max_sequences))
-    }
-
     /// Most tokens that a step drafts for each sequence.
     pub fn max_drafts(&self) -> u32 {
         self.speculate.unwrap_or(if self.speculation.is_some() { DEFAULT_DRAFTS } else { 0 })

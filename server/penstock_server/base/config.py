@@ -49,6 +49,15 @@ GpuActivations = Literal["float", "8bit"]
 DrafterKind = Literal["ngram", "suffix", "draft", "medusa", "eagle", "mtp"]
 
 
+@dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """How much a step may draft; nothing with zeros."""
+
+    # Tokens of a sequence, and sequences.
+    max_drafts: int = 0
+    max_drafting: int = 0
+
+
 # What serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
 EndpointKind = Literal["auto", "tonic", "grpcio"]
 
@@ -255,6 +264,7 @@ class ServerConfig:
     drafter: DrafterKind = "ngram"
     # Guesses of a head for a token: with more than one, drafts are trees where they may be. None: as the heads say.
     draft_branches: int | None = None
+    draft_limits: DraftLimits = DraftLimits()
     log_level: LogLevel = "info"
     endpoint: EndpointKind = "auto"
     tcp: TcpConfig | None = None

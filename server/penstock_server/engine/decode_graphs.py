@@ -31,6 +31,7 @@ from penstock_server.engine.adapters import NO_ADAPTER
 from penstock_server.engine.draft_states import NOWHERE
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
+from penstock_server.engine.recordings import Ahead
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.stages import room_for_hidden
 from penstock_server.engine.step import TreeRows
@@ -189,6 +190,18 @@ class DecodeGraphs:
         else:
             self._replays[kind] = self._record(kind)
         return self._logits[:size]
+
+    def ahead(self, size: int, has_trees: bool) -> Iterator[Ahead]:
+        """Steps of so many rows, with drafts and without, each of which is recorded where it is run. `has_trees`:
+        whether drafts may be trees."""
+        rows = torch.zeros(2, size, dtype=torch.int64)
+        rows[0] = self.slots.rows.spare
+        yield partial(self.run, rows)
+        if isinstance(self.cache.states, States):
+            yield partial(self.run, rows, kept=torch.full_like(rows[0], NOWHERE))
+        if has_trees and self.takes_trees:
+            seen = torch.full_like(rows[0], -1, dtype=torch.int32)
+            yield partial(self.run, rows, tree=TreeRows(torch.zeros_like(rows[0]), seen))
 
     def hidden(self, num_rows: int) -> torch.Tensor:
         """What the first rows of the last run are behind the layers of a stage, for the one behind it."""

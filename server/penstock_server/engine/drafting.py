@@ -4,11 +4,12 @@
 A wrong draft changes no token, only how many a step gives. All ranks must draft the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.engine.recordings import Ahead
 from penstock_server.network.forward_input import TapShape
 
 
@@ -66,6 +67,15 @@ class Drafter:
 
     def clear(self) -> None:
         """All slots are free."""
+
+    @property
+    def grows_trees(self) -> bool:
+        """Whether what it drafts may be a tree."""
+        return False
+
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        """What it records when it drafts up to so many tokens for each of so many slots, each to be recorded alone."""
+        return iter(())
 
     def capture(self) -> None:
         """Capture graphs, before the first step."""

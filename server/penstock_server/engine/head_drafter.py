@@ -7,9 +7,10 @@ nothing was to be drafted, its keys and values are zero: it then guesses somewha
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from operator import or_
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.recorded_at_once import RecordedTreesAtOnce
 from penstock_server.engine.recorded_passes import RecordedPasses
 from penstock_server.engine.recorded_trees import RecordedTrees
-from penstock_server.engine.recordings import can_record
+from penstock_server.engine.recordings import Ahead, can_record
 from penstock_server.engine.sampling import ADJUSTING
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
@@ -138,10 +139,17 @@ class HeadDrafter(GraphedDrafter):
         }
         return guess(firsts, numbers)
 
+    @property
+    def grows_trees(self) -> bool:
+        return self._trees is not None
+
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        recorded = (self._trees, self._recorded)
+        return chain.from_iterable(it.ahead(count, max_drafts) for it in recorded if it is not None)
+
     def rehearse(self) -> None:
         super().rehearse()
-        taps = self.head.reads.taps(1, self.head.dtype, self._slots.device)
-        self.head.prepare(taps.states)
+        self.head.prepare(self.head.reads.rows(1, self.head.dtype, self._slots.device))
 
     def forget(self, blocks: Sequence[int]) -> None:
         self.plane.forget(blocks)
@@ -151,13 +159,13 @@ class HeadDrafter(GraphedDrafter):
         self._kept.clear()
 
     def _known(self, slot: int) -> Run | None:
-        """What is kept of a slot, as the head takes it."""
+        """What is kept of a slot."""
         state = self._slots.states.get(slot)
-        run = None if state is None else self._kept.known(slot, state.length)
-        if run is None:
-            return None
-        taps = run.states.reshape(len(run.states), len(self.head.reads.layers), -1).transpose(0, 1)
-        return Run(run.start, self.head.prepare(taps))
+        return None if state is None else self._kept.known(slot, state.length)
+
+    def _prepared(self, runs: Iterable[Run]) -> torch.Tensor:
+        """The states of these runs, one behind the other, as the head takes them."""
+        return self.head.prepare(torch.cat([run.states for run in runs]))
 
     def _can_guess(self, slot: int, runs: Mapping[int, Run]) -> bool:
         """Whether the state is kept that the last token of a slot was chosen from."""
@@ -168,7 +176,7 @@ class HeadDrafter(GraphedDrafter):
         for slot, run in runs.items():
             self._begin(slot, run)
         step = self._staged([Span(slot, run.start, len(run.states)) for slot, run in runs.items()], None)
-        self._hidden(step, torch.cat([run.states for run in runs.values()]))
+        self._hidden(step, self._prepared(runs.values()))
         self._done(runs)
 
     def _begin(self, slot: int, run: Run) -> None:
@@ -239,7 +247,7 @@ class HeadDrafter(GraphedDrafter):
         states, slots = self._slots.states, [each.slot for each in wanted]
         numbers = {each.slot: each.number for each in wanted}
         spans = [Span(each.slot, each.run.start, len(each.run.states)) for each in wanted]
-        given, passes = torch.cat([each.run.states for each in wanted]), []
+        given, passes = self._prepared(each.run for each in wanted), []
         try:
             while slots:
                 guess = self._pass(spans, given)

@@ -1,11 +1,12 @@
 """What drafters that limit another one have in common: all that they do not change is the other's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.plan import Span
+from penstock_server.engine.recordings import Ahead
 from penstock_server.network.forward_input import TapShape
 
 
@@ -38,6 +39,13 @@ class LimitingDrafter(Drafter):
 
     def clear(self) -> None:
         self.inner.clear()
+
+    @property
+    def grows_trees(self) -> bool:
+        return self.inner.grows_trees
+
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        return self.inner.ahead(count, max_drafts)
 
     def capture(self) -> None:
         self.inner.capture()

@@ -5,7 +5,7 @@ The state is that of the step before, so that nothing is drafted in the first st
 keep nothing of a sequence and lack nothing of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from penstock_server.engine.guided import Guided
 from penstock_server.engine.likeliest import Guess
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.recorded_heads import RecordedHeads
-from penstock_server.engine.recordings import can_record
+from penstock_server.engine.recordings import Ahead, can_record
 from penstock_server.engine.sampling import ADJUSTING, choose
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
@@ -96,7 +96,7 @@ class MedusaDrafter(Drafter):
         return {slot: drafted[: wanted[slot]] for slot, drafted in drafts.items()}
 
     def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        if self._recorded is None or self._branches == 1:
+        if self._recorded is None or not self.grows_trees:
             return self.draft(spans, wanted)
         states = self._states(wanted)
         if not states:
@@ -120,6 +120,14 @@ class MedusaDrafter(Drafter):
     def _num_heads(self, wanted: Mapping[int, int], states: Mapping[int, torch.Tensor]) -> int:
         """How many are needed."""
         return min(self.heads.num_heads, max(wanted[slot] for slot in states))
+
+    @property
+    def grows_trees(self) -> bool:
+        return self._recorded is not None and self._branches > 1
+
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        recorded = self._recorded
+        return iter(()) if recorded is None else recorded.ahead(count, max_drafts, self.grows_trees)
 
     def clear(self) -> None:
         self._runs.clear()

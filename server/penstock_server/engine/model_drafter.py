@@ -8,6 +8,7 @@ because nothing was drafted for a while or its first blocks were computed by oth
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 
@@ -17,6 +18,7 @@ from penstock_server.engine.graphed_drafter import GraphedDrafter
 from penstock_server.engine.guessed import agreed, fitted
 from penstock_server.engine.guided import Guided
 from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.engine.recordings import Ahead
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import Step
@@ -79,6 +81,14 @@ class ModelDrafter(GraphedDrafter):
             length, number = self._open.pop(slot)
             # The last draft was computed by nobody.
             self.plane.fill(slot, length + min(number - 1, num_right))
+
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        sizes = range(count, count * self._first_pass + 1)
+        graphs = self.graphs
+        if graphs is not None:
+            yield from chain.from_iterable(
+                graphs.ahead(size, has_trees=False) for size in sizes if graphs.size_of(size) == size
+            )
 
     def forget(self, blocks: Sequence[int]) -> None:
         self.plane.forget(blocks)

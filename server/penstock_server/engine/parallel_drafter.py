@@ -7,7 +7,6 @@ Where drafts may be trees, each token has several guesses, and the tree is the l
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import torch
 
@@ -49,11 +48,6 @@ class ParallelDrafter(HeadDrafter):
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         return super().draft(spans, {slot: self._depth(number) for slot, number in wanted.items()})
 
-    @cached_property
-    def _mask(self) -> torch.Tensor:
-        """What a stand-in is given in the place of hidden states, [1, size]."""
-        return self._parallel_head.prepared_mask()
-
     def _recording(self, slots: Slots) -> ToldPass:
         return RecordedAtOnce(self._parallel_head, self.cache, slots)
 
@@ -71,7 +65,7 @@ class ParallelDrafter(HeadDrafter):
         if number == 1:
             return wanted
         self._slots.rows.tokens[slot, wanted.length : wanted.length + number - 1] = self._facts.mask_token_id
-        states = torch.cat((run.states, self._mask.expand(number - 1, -1)))
+        states = torch.cat((run.states, self._parallel_head.stand_in.expand(number - 1, -1)))
         return wanted._replace(run=Run(run.start, states))
 
     def _guess_freely(self, wanted: Sequence[Wanted], is_chain: bool) -> Drafts:
@@ -82,7 +76,7 @@ class ParallelDrafter(HeadDrafter):
         num_rows = sum(span.length for span in spans)
         size = self.graphs.size_of(num_rows) if self.graphs is not None else None
         step = self._staged(spans, size)
-        _hidden, logits = self._scored(step, torch.cat([each.run.states for each in wanted]))
+        _hidden, logits = self._scored(step, self._prepared(each.run for each in wanted))
         owners = [each.slot for each in wanted for _ in range(each.number)]
         if not is_chain:
             return agreed(owners, [choose(logits, step.sampling, self._slots.rows.tokens)], self._group)

@@ -3,14 +3,16 @@
 Drafts are a chain, or a tree.
 """
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice, product
 
 import torch
 from penstock_kernels.native.choose import choose
 
 from penstock_server.engine.guessed import fitted
 from penstock_server.engine.likeliest import Likeliest
+from penstock_server.engine.recordings import Ahead
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.told_pass import Shared, ToldPass, Wanted
 from penstock_server.engine.tree_growth import product_tree
@@ -30,10 +32,22 @@ class RecordedAtOnce(ToldPass):
         self.places = Shared(3, self.most_rows)
 
     def guess(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
-        num_rows, num_drafts = self.place(wanted)
-        key = (num_rows, num_drafts, draws)
-        self.recordings.run(key, lambda: self._compute(num_rows, num_drafts, draws))
+        self.run(*self.place(wanted), draws)
         return self.drafts(wanted)
+
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        self.told.fill(self.slots.rows.spare, 0)
+        self.places.fill(0, self.slots.rows.spare, 0)
+        for number in range(max_drafts, 0, -1):
+            num_drafts = count * number
+            most = min(num_drafts + count * max_drafts, self.most_rows)
+            for num_rows, draws in product(range(num_drafts, most + 1), (False, True)):
+                yield partial(self.run, num_rows, num_drafts, draws)
+
+    def run(self, num_rows: int, num_drafts: int, draws: bool) -> None:
+        """The pass over so many positions that were written, and its choices."""
+        key = (num_rows, num_drafts, draws)
+        self.recordings.run(key, lambda: self.compute_choices(num_rows, num_drafts, draws))
 
     def place(self, wanted: Sequence[Wanted]) -> tuple[int, int]:
         """Write what the pass takes; how many positions and how many drafts it has."""
@@ -48,7 +62,8 @@ class RecordedAtOnce(ToldPass):
         hidden = self.compute_told(num_rows).index_select(0, self.places.numbers[0, :num_drafts])
         return fitted(self.head.logits(hidden), self.slots.limits.vocab_size)
 
-    def _compute(self, num_rows: int, num_drafts: int, draws: bool) -> None:
+    def compute_choices(self, num_rows: int, num_drafts: int, draws: bool) -> None:
+        """Of a token for each draft; computed in a recording."""
         slots, lengths = self.places.numbers[1:, :num_drafts]
         choose(self.logits(num_rows, num_drafts), slots, lengths, self.slots.rows.kept, draws)
 
@@ -66,14 +81,13 @@ class RecordedTreesAtOnce(RecordedAtOnce):
     ) -> list[tuple[int, ...]]:
         """The tokens of each slot, so many of each. A tree is as deep as its slot has drafts in the pass, or less."""
         num_rows, num_drafts = self.place(wanted)
-        key = ("levels", num_rows, num_drafts, draws)
-        self.recordings.run(key, lambda: self._compute_levels(num_rows, num_drafts, draws))
+        self.run(num_rows, num_drafts, draws)
         levels = iter(self._likeliest.read(*self.places.here[1:, :num_drafts].tolist()))
         return [
             product_tree(list(islice(levels, each.number)), size)
             for each, size in zip(wanted, sizes, strict=True)
         ]
 
-    def _compute_levels(self, num_rows: int, num_drafts: int, draws: bool) -> None:
+    def compute_choices(self, num_rows: int, num_drafts: int, draws: bool) -> None:
         slots, lengths = self.places.numbers[1:, :num_drafts]
         self._likeliest.compute(self.logits(num_rows, num_drafts), slots, lengths, draws)

@@ -3,14 +3,16 @@
 Where drafts may be trees each head has several guesses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
 
 import torch
 from penstock_kernels.native.choose import choose
 
 from penstock_server.engine.likeliest import Guess, Likeliest
 from penstock_server.engine.plan import Numbers
-from penstock_server.engine.recordings import Recordings
+from penstock_server.engine.recordings import Ahead, Recordings
 from penstock_server.engine.slots import Slots
 from penstock_server.network.distributed import Group
 from penstock_server.network.medusa import MedusaHeads
@@ -41,7 +43,7 @@ class RecordedHeads:
     ) -> list[int]:
         """So many tokens for each slot, which has them in its row behind its length: slot by slot."""
         self._write(slots, lengths, states, count)
-        self._recordings.run((len(slots), count, draws), lambda: self._compute(len(slots), count, draws))
+        self._run(len(slots), count, draws)
         tokens = self._rows.tokens
         ends = zip(slots, lengths, strict=True)
         return [token for slot, length in ends for token in tokens[slot, length : length + count].tolist()]
@@ -56,11 +58,26 @@ class RecordedHeads:
     ) -> list[list[list[Guess]]]:
         """Of each slot the guesses of so many heads; on all ranks those of the first."""
         self._write(slots, lengths, states, count)
-        key = ("levels", len(slots), count, draws)
-        self._recordings.run(key, lambda: self._compute_levels(len(slots), count, draws))
+        self._run_levels(len(slots), count, draws)
         places = self._places_here[:, : len(slots) * count]
         found = self._likeliest.read(*places.tolist())
         return [found[first : first + count] for first in range(0, len(found), count)]
+
+    def ahead(self, num_slots: int, max_drafts: int, has_trees: bool) -> Iterator[Ahead]:
+        """As `Drafter.ahead`. Trees are not for every step."""
+        self._places_here[:] = [[self._rows.spare], [0]]
+        runs = (self._run_levels, self._run) if has_trees else (self._run,)
+        counts = range(1, min(max_drafts, self._heads.num_heads) + 1)
+        shapes = product(runs, counts, (False, True))
+        return (partial(run, num_slots, count, draws) for run, count, draws in shapes)
+
+    def _run(self, num_slots: int, count: int, draws: bool) -> None:
+        key = (num_slots, count, draws)
+        self._recordings.run(key, lambda: self._compute(num_slots, count, draws))
+
+    def _run_levels(self, num_slots: int, count: int, draws: bool) -> None:
+        key = ("levels", num_slots, count, draws)
+        self._recordings.run(key, lambda: self._compute_levels(num_slots, count, draws))
 
     def _write(
         self, slots: Sequence[int], lengths: Sequence[int], states: Sequence[torch.Tensor], count: int

@@ -2,11 +2,14 @@
 tokens that are drafted behind that, with the choice of each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
 
 from penstock_kernels.native.choose import choose
 
 from penstock_server.engine.guessed import fitted
+from penstock_server.engine.recordings import Ahead
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.told_pass import KeptPass, Shared, Wanted
 from penstock_server.network.eagle import EagleHead
@@ -33,9 +36,14 @@ class RecordedPasses(KeptPass):
         self.run_told(wanted)
         count, num_passes = len(wanted), max(each.number for each in wanted)
         self._write_passes(wanted, num_passes)
-        key = ("drafts", count, num_passes, draws)
-        self.recordings.run(key, lambda: self._compute_drafts(count, num_passes, draws))
+        self._run_drafts(count, num_passes, draws)
         return self.drafts(wanted)
+
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        yield from self.told_ahead(count, max_drafts)
+        self._passes.fill(*(self.slots.rows.spare, 0, 0) * MOST_PASSES)
+        for num_passes, draws in product(range(1, min(max_drafts, MOST_PASSES) + 1), (False, True)):
+            yield partial(self._run_drafts, count, num_passes, draws)
 
     def _write_passes(self, wanted: Sequence[Wanted], num_passes: int) -> None:
         spare = (self.slots.rows.spare, 0, 0)
@@ -45,6 +53,10 @@ class RecordedPasses(KeptPass):
                 for slot, length, _run, number in wanted
             ]
             self._passes.here[3 * done : 3 * done + 3, : len(wanted)] = list(zip(*places, strict=True))
+
+    def _run_drafts(self, count: int, num_passes: int, draws: bool) -> None:
+        key = ("drafts", count, num_passes, draws)
+        self.recordings.run(key, lambda: self._compute_drafts(count, num_passes, draws))
 
     def _compute_drafts(self, count: int, num_passes: int, draws: bool) -> None:
         hidden = self.last_rows(count)

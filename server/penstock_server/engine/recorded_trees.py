@@ -5,14 +5,16 @@ In the plane of the head these lie one after the other behind what it was told, 
 and see their ancestors alone. The next drafts take their places.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from penstock_server.engine.guessed import fitted
 from penstock_server.engine.likeliest import Likeliest
+from penstock_server.engine.recordings import Ahead
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.step import TreeRows
 from penstock_server.engine.token_tree import ROOT, seen_bits
@@ -75,7 +77,7 @@ class RecordedTrees(KeptPass):
         self.run_told(wanted)
         firsts = [_Row(it.slot, 0, 0, ROOT, it.length, row) for row, it in enumerate(wanted)]
         self._write(firsts)
-        self.recordings.run(("first", count, draws), lambda: self._choose_first(count, draws))
+        self._run_first_choices(count, draws)
         slots = [
             _Slot(it, size, TreeGrowth(), rows={ROOT: row})
             for row, (it, size) in enumerate(zip(wanted, sizes, strict=True))
@@ -86,9 +88,23 @@ class RecordedTrees(KeptPass):
             self._grow(slots, [(slot, number) for slot, number, _row in going], [row for *_, row in going])
         return [slot.growth.likeliest(slot.size) for slot in slots]
 
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        yield from self.told_ahead(count, max_drafts)
+        self._write([_Row(self.slots.rows.spare, 0, 0, ROOT, 0, 0)] * self._branches * count)
+        for draws in (False, True):
+            yield partial(self._run_first_choices, count, draws)
+            for num_rows in range(count, self._branches * count + 1):
+                yield partial(self._run_pass, num_rows, draws)
+
+    def _run_first_choices(self, count: int, draws: bool) -> None:
+        self.recordings.run(("first", count, draws), lambda: self._choose_first(count, draws))
+
     def _pass_over(self, rows: Sequence[_Row], draws: bool) -> None:
         self._write(rows)
-        self.recordings.run(("pass", len(rows), draws), lambda: self._compute_pass(len(rows), draws))
+        self._run_pass(len(rows), draws)
+
+    def _run_pass(self, count: int, draws: bool) -> None:
+        self.recordings.run(("pass", count, draws), lambda: self._compute_pass(count, draws))
 
     def _going_on(self, slots: Sequence[_Slot]) -> list[tuple[_Slot, int, _Row]]:
         """The guesses that the next pass goes on from."""

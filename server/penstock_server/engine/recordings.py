@@ -4,7 +4,7 @@ A computation reads what the host wrote into memory that stays, and leaves its r
 """
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import torch
 from penstock_kernels.base.devices import runs_kernels
@@ -14,6 +14,9 @@ from penstock_kernels.native.recording import Arena, NotRecordable, record
 from penstock_server.engine.graph_pool import Replay
 
 logger = logging.getLogger(__name__)
+
+# Computes for no slot what steps will compute, and so records it.
+Ahead = Callable[[], object]
 
 
 def can_record(device: torch.device) -> bool:

@@ -2,16 +2,18 @@
 what is computed. `recorded_passes` and `recorded_at_once` draft behind it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 
 from penstock_server.engine.decode_graphs import decode_input
 from penstock_server.engine.kept_states import Run
 from penstock_server.engine.plan import Numbers
-from penstock_server.engine.recordings import Recordings
+from penstock_server.engine.recordings import Ahead, Recordings
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.step import TreeRows
 from penstock_server.network.eagle import EagleHead
@@ -39,7 +41,7 @@ class ToldPass:
         self.head = head
         self.slots = slots
         self.recordings = Recordings(name)
-        self.given = torch.zeros(self.most_rows, head.returns.size, dtype=head.dtype)
+        self._states = head.reads.rows(self.most_rows, head.dtype, slots.device)
         # Slots and positions.
         self.told = Shared(2, self.most_rows)
         self._cache = cache
@@ -53,12 +55,16 @@ class ToldPass:
         """The tokens of each slot, which has them in its row behind its length."""
         raise NotImplementedError
 
+    def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        """As `Drafter.ahead`."""
+        raise NotImplementedError
+
     def begin(self, wanted: Sequence[Wanted]) -> list[int]:
         """Write what the pass takes; behind which row the positions of each slot end."""
         ends, end = [], 0
         for slot, _length, run, _number in wanted:
             begin, end = end, end + len(run.states)
-            self.given[begin:end].copy_(run.states)
+            self._states[begin:end].copy_(run.states)
             self.told.here[0, begin:end] = slot
             self.told.here[1, begin:end] = range(run.start, run.end)
             ends.append(end)
@@ -80,7 +86,7 @@ class ToldPass:
     def compute_told(self, num_rows: int) -> torch.Tensor:
         """What it returns for the first positions that were written."""
         slots, positions = self.told.numbers[:, :num_rows]
-        return self.compute(slots, positions, self.given[:num_rows])
+        return self.compute(slots, positions, self.head.prepare(self._states[:num_rows]))
 
     def drafts(self, wanted: Sequence[Wanted]) -> list[tuple[int, ...]]:
         """The tokens of each slot, once they are chosen."""
@@ -93,7 +99,7 @@ class KeptPass(ToldPass):
 
     def __init__(self, name: str, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
         super().__init__(name, head, cache, slots)
-        self._returned = torch.zeros_like(self.given)
+        self._returned = torch.zeros(self.most_rows, head.returns.size, dtype=head.dtype)
         # Of each slot its last row.
         self._last = Shared(1, slots.limits.num_slots)
 
@@ -101,12 +107,20 @@ class KeptPass(ToldPass):
         """The pass over what it was told, recorded by its number of positions."""
         ends = self.begin(wanted)
         self._last.here[0, : len(ends)] = [end - 1 for end in ends]
-        num_rows = ends[-1]
-        self.recordings.run(("told", num_rows), lambda: self._compute_first(num_rows))
+        self._run_first(ends[-1])
+
+    def told_ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
+        """The same for so many slots, each of which was told a token and those drafted before it."""
+        self.told.fill(self.slots.rows.spare, 0)
+        most = min(count * (max_drafts + 1), self.most_rows)
+        return (partial(self._run_first, num_rows) for num_rows in range(count, most + 1))
 
     def last_rows(self, count: int) -> torch.Tensor:
         """What the pass returned for the last positions of so many slots; may be recorded."""
         return self._returned.index_select(0, self._last.numbers[0, :count])
+
+    def _run_first(self, num_rows: int) -> None:
+        self.recordings.run(("told", num_rows), lambda: self._compute_first(num_rows))
 
     def _compute_first(self, num_rows: int) -> None:
         self._returned[:num_rows].copy_(self.compute_told(num_rows))
@@ -118,3 +132,7 @@ class Shared:
     def __init__(self, *sizes: int) -> None:
         self.numbers = torch.zeros(*sizes, dtype=torch.int64)
         self.here: Numbers = self.numbers.numpy()
+
+    def fill(self, *numbers: int) -> None:
+        """Write each of these in a whole row."""
+        self.here[: len(numbers)] = np.array(numbers)[:, None]

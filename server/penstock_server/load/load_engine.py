@@ -13,6 +13,7 @@ from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.limits import Limits
+from penstock_server.engine.recorded_ahead import record_ahead
 from penstock_server.engine.rehearsal import Rehearsal
 from penstock_server.files.draft_folder import DraftFolder
 from penstock_server.files.eagle_folder import EagleFolder
@@ -75,6 +76,7 @@ class Prepared(NamedTuple):
                 engine.capture()
         with stage(logger, "warm-up"):
             Rehearsal(engine).warm_up()
+            record_ahead(engine, loaded.config.draft_limits)
         keep_freed_blocks()
         loaded.group.begin_steps()
         return engine

@@ -106,19 +106,20 @@ class EagleHead(nn.Module):
         self._normed, self._scores = target.final_norm.forward, target.scores
 
     def prepare(self, states: torch.Tensor) -> torch.Tensor:
-        """Hidden states of the model, [num_taps, num_tokens, hidden_size], as the layer takes them; a copy."""
+        """Hidden states of the model, those of a token side by side, as the first layer takes them."""
         if self.norm is None:
-            return self._normed(states[0])
+            return self._normed(states)
         if self.state_norms:
-            normed = [norm(state.contiguous()) for norm, state in zip(self.state_norms, states, strict=True)]
+            parts = states.chunk(len(self.state_norms), dim=1)
+            normed = [norm(part.contiguous()) for norm, part in zip(self.state_norms, parts, strict=True)]
             return self.fc(torch.cat(normed, dim=-1))  # type: ignore[no-any-return]
-        both = torch.cat(tuple(states), dim=-1)
-        return self.fc(both if self.input_norm is None else self.input_norm(both))  # type: ignore[no-any-return]
+        return self.fc(states if self.input_norm is None else self.input_norm(states))  # type: ignore[no-any-return]
 
-    def prepared_mask(self) -> torch.Tensor:
-        """What stands for hidden states of a position that is not computed yet, as the layer takes it: [1, size]."""
+    @property
+    def stand_in(self) -> torch.Tensor:
+        """In the place of the hidden states of a token that is not known yet, as `prepare` takes them."""
         assert self.mask is not None, "only of a head that guesses several tokens at once"
-        return self.prepare(self.mask.weight.view(len(self.reads.layers), 1, -1))
+        return self.mask.weight.view(1, -1)
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """[num_tokens, hidden_size]; fills its cache on the way."""

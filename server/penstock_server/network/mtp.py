@@ -65,8 +65,8 @@ class MtpHead(nn.Module):
         self._normed, self._scores = target.final_norm.forward, target.scores
 
     def prepare(self, states: torch.Tensor) -> torch.Tensor:
-        """Hidden states of the model, [1, num_tokens, hidden_size], as the layer takes them; a copy."""
-        return self._normed(states[0])
+        """Hidden states of the model, those of a token side by side, as the layer takes them."""
+        return self._normed(states)
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """[num_tokens, hidden_size]; fills its cache on the way."""

@@ -15,6 +15,7 @@ from penstock_server.base.config import (
     CacheConfig,
     CpuActivations,
     CudaConfig,
+    DraftLimits,
     EndpointKind,
     GpuActivations,
     GroupConfig,
@@ -150,7 +151,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             max_step_tokens=flags.max_step_tokens,
             num_slots=flags.num_slots,
             num_snapshots=flags.num_snapshots,
-            num_draft_states=flags.num_draft_states,
+            num_draft_states=flags.max_drafts * min(flags.max_drafting, flags.num_slots),
             num_blocks=flags.num_blocks,
             block_size=flags.block_size,
             is_poisoned=flags.poison_cache,
@@ -168,6 +169,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         draft_model_path=flags.draft_model,
         drafter=flags.drafter,
         draft_branches=flags.draft_branches,
+        draft_limits=DraftLimits(flags.max_drafts, min(flags.max_drafting, flags.num_slots)),
         log_level=flags.log_level,
         endpoint=flags.endpoint,
         tcp=tcp_address.with_secret(flags.listen, flags.secret_file, tls) if flags.listen else None,
@@ -278,6 +280,8 @@ def _add_drafts(add: _Add) -> None:
     add("--draft-branches", type=_positive,
         help="guesses of heads for a token, with more than 1 for trees; default: a tree that the config.json of the "
         "heads has, else 1")  # fmt: skip
+    add("--max-drafts", type=_natural, default=0, help="tokens that a step may draft for a sequence")
+    add("--max-drafting", type=_natural, default=0, help="sequences for which a step may draft")
 
 
 def _add_wire(add: _Add) -> None:
@@ -336,8 +340,6 @@ def _add_memory(add: _Add) -> None:
     add("--num-slots", type=_positive, default=128, help="sequences held at a time")
     add("--num-snapshots", type=_natural,
         help="states kept for the prefix cache; default: two a slot, in a quarter of the memory for both")  # fmt: skip
-    add("--num-draft-states", type=_natural, default=0,
-        help="tokens that a step may draft, of a model with recurrent layers: a state is kept for each")  # fmt: skip
     add(
         "--num-blocks", type=_positive, help="KV blocks; default: from the free memory, the same on all ranks"
     )

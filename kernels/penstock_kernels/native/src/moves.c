@@ -151,3 +151,58 @@ int penstock_equal(const Equal *call) {
     for (int64_t i = 0; i < call->count; i++) call->to[i] = call->numbers[i] == call->number;
     return 0;
 }
+
+/* One call. Strides count bytes. Mirrored field by field in lowering.py. */
+typedef struct {
+    const void *from; /* [num_rows] rows */
+    void *to;         /* [count] rows */
+    const int64_t *places; /* [count] */
+    int64_t num_rows;
+    int64_t count;
+    int64_t size; /* of a row */
+    int64_t from_stride;
+} Pick;
+
+/* The rows at these places, one behind the other. */
+int penstock_pick_rows(const Pick *call) {
+    for (int64_t i = 0; i < call->count; i++) {
+        const int64_t place = call->places[i];
+        if (place < 0 || place >= call->num_rows) return 1;
+        memcpy((char *)call->to + i * call->size, (const char *)call->from + place * call->from_stride, call->size);
+    }
+    return 0;
+}
+
+/* One call. Strides count numbers. Mirrored field by field in lowering.py. */
+typedef struct {
+    const void *from; /* [num_rows, count] */
+    void *to;         /* [num_rows, len] */
+    const int64_t *places; /* [num_rows, count], the same for all rows where the stride is 0 */
+    int64_t num_rows;
+    int64_t count;
+    int64_t len;
+    int64_t from_stride;
+    int64_t to_stride;
+    int64_t places_stride;
+    int32_t dtype;
+} Put;
+
+static int put_row(const Put *call, void *to, const void *from, const int64_t *places) {
+    for (int64_t i = 0; i < call->count; i++) {
+        if (places[i] < 0 || places[i] >= call->len) return 1;
+        if (call->dtype == FLOAT32) ((float *)to)[places[i]] = ((const float *)from)[i];
+        else ((uint16_t *)to)[places[i]] = ((const uint16_t *)from)[i];
+    }
+    return 0;
+}
+
+/* Numbers of each row at their places in a longer row, which keeps its others. */
+int penstock_put_columns(const Put *call) {
+    const int64_t size = number_size(call->dtype);
+    for (int64_t row = 0; row < call->num_rows; row++) {
+        void *to = (char *)call->to + row * call->to_stride * size;
+        const void *from = (const char *)call->from + row * call->from_stride * size;
+        if (put_row(call, to, from, call->places + row * call->places_stride)) return 1;
+    }
+    return 0;
+}
