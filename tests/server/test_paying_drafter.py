@@ -55,7 +55,19 @@ def test_slots_are_judged_by_themselves_and_anew_when_given_out() -> None:
     assert numbers(drafter, 1, 4, [0]) == [4]
     assert numbers(drafter, 0, 4, [0]) == [0]
     drafter.follow(Plan(1, 1, admitted=[Admit(0, [5], 1, [0], SamplingParams())]))
-    assert numbers(drafter, 0, 4, [0]) == [4]
+    assert numbers(drafter, 0, 4, [0]) == [3]
+
+
+def test_a_slot_begins_as_slots_usually_are() -> None:
+    drafter = PayingDrafter(Willing())
+    for slot in range(40):
+        numbers(drafter, slot, 4, [0] * 10)
+    assert numbers(drafter, 40, 4, [4]) == [0]
+    for slot in range(41, 60):
+        for _ in range(64):
+            drafter.worth(1, {slot: 4})
+        numbers(drafter, slot, 4, [4] * 64)
+    assert numbers(drafter, 60, 4, [4]) == [4]
 
 
 def test_beside_many_rows_a_draft_must_be_more_likely_where_rows_cost() -> None:

@@ -196,7 +196,7 @@ def test_drafts_of_the_sequence_itself_change_nothing(engine: Engine, kind: type
     params = [FEW, replace(FEW, temperature=0.5, seed=5)]
     assert isinstance(engine.drafter, PayingDrafter)
     assert isinstance(unlimited(engine.drafter), NgramDrafter)
-    engine.drafter.inner = kind(engine.slots)  # type: ignore[call-arg]
+    engine.drafter = PayingDrafter(kind(engine.slots))  # type: ignore[call-arg]
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)
     check_same(got, expected)
@@ -208,8 +208,7 @@ def test_drafts_of_the_sequence_itself_change_nothing(engine: Engine, kind: type
 @pytest.mark.parametrize("kind", [NgramDrafter, SuffixDrafter])
 def test_what_a_request_predicts_is_drafted(engine: Engine, kind: type[Drafter]) -> None:
     """Right from the first token on, and from where the output comes back to it behind what was predicted wrongly."""
-    assert isinstance(engine.drafter, PayingDrafter)
-    engine.drafter.inner = kind(engine.slots)  # type: ignore[call-arg]
+    engine.drafter = PayingDrafter(kind(engine.slots))  # type: ignore[call-arg]
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in (3, 4)]
     expected = play(engine, params, None)
     own, half = (tuple(it.ids) for it in expected)

@@ -314,10 +314,13 @@ def test_a_way_to_the_end_of_a_tree_is_no_wrong_draft(saved_model: Callable[...,
     check_same(play(engine, PLAIN[:1], MAX_DRAFTS), expected)
     paying = engine.drafter
     assert unlimited(paying) is branching
-    paying._drafts, paying._rates = {0: TokenTree([1, 2, 3], [ROOT, ROOT, 1])}, {0: 0.5}
+    paying.rates.clear()
+    paying._drafts = {0: TokenTree([1, 2, 3], [ROOT, ROOT, 1])}
+    before = paying.rates.expected(0, 1)
     paying.keep(0, [1, 2])
     paying.accept(0, 2)
-    assert paying._rates[0] > 0.5
+    behind = paying.rates.expected(0, 1)
+    assert behind > before
     paying.keep(0, [1])
     paying.accept(0, 1)
-    assert paying._rates[0] < 0.6
+    assert paying.rates.expected(0, 1) < behind

@@ -23,7 +23,7 @@ from penstock_server.engine.graphed_drafter import GraphedDrafter
 from penstock_server.engine.guessed import agreed, fitted, handed_out
 from penstock_server.engine.guided import Guided
 from penstock_server.engine.kept_states import KeptStates, Run
-from penstock_server.engine.plan import Drafts, Plan, Span, Spans
+from penstock_server.engine.plan import Drafts, Plan, Span
 from penstock_server.engine.recorded_at_once import RecordedTreesAtOnce
 from penstock_server.engine.recorded_passes import RecordedPasses
 from penstock_server.engine.recorded_trees import RecordedTrees
@@ -102,8 +102,7 @@ class HeadDrafter(GraphedDrafter):
         for slot in plan.retired:
             self._kept.forget(slot)
         self.plane.follow(plan, self._slots.is_valid)
-        lens = Spans.of(plan.spans).numbers[2]
-        self._is_needed = bool(plan.open_drafts or plan.admitted) or bool((lens > 1).any())
+        self._is_needed = bool(plan.open_drafts or plan.admitted) or not plan.is_of_decodes
 
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         # A copy, position by position. What the head makes of it can wait: in most steps nothing is drafted.

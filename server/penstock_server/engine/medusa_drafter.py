@@ -16,7 +16,7 @@ from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.guessed import agreed, handed_out
 from penstock_server.engine.guided import Guided
 from penstock_server.engine.likeliest import Guess
-from penstock_server.engine.plan import Drafts, Plan, Span, Spans
+from penstock_server.engine.plan import Drafts, Plan, Span
 from penstock_server.engine.recorded_heads import RecordedHeads
 from penstock_server.engine.recordings import Ahead, can_record
 from penstock_server.engine.sampling import ADJUSTING, choose
@@ -70,8 +70,7 @@ class MedusaDrafter(Drafter):
     def follow(self, plan: Plan) -> None:
         for slot in plan.retired:
             self._runs.pop(slot, None)
-        lens = Spans.of(plan.spans).numbers[2]
-        self._is_needed = bool(plan.open_drafts or plan.admitted) or bool((lens > 1).any())
+        self._is_needed = bool(plan.open_drafts or plan.admitted) or not plan.is_of_decodes
 
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         rows: list[int] = []

@@ -1,13 +1,18 @@
-"""Drafts no more for a slot than pays, by how often its drafts were right so far.
+"""Asks another drafter for no more than pays: by how often drafts of a slot were right, and by how long steps took.
 
-That follows from outcomes alone, so that all ranks draft the same number.
+Where drafts do not pay, the other drafter rests: it is told prompts alone. What it then lacks makes its drafts worse,
+so before it is tried again it is told some steps.
 """
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.limiting_drafter import LimitingDrafter
 from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.engine.slot_rates import SlotRates
+from penstock_server.engine.step_times import NUM_TRIES, PERIOD, Decision, StepTimes
 from penstock_server.engine.token_tree import is_open
 
 # A draft is made only if it counts with this probability, or a greater one.
@@ -16,40 +21,60 @@ _LEAST_WORTH = 0.25
 # of the step. (A 110M-parameter Llama in float32 on one core: 0.11 with one row, 0.13 with 4, 0.10 with 8.) A GPU waits
 # for memory instead.
 CPU_ROW_COST = 0.1
-# Of a slot of which nothing is known. It takes six wrong drafts in a row until nothing is drafted.
-_FIRST_RATE = 0.8
-_WEIGHT_OF_NEWEST = 0.2
-# In four steps of so many a draft tries whether the text has changed: of all slots at once, as drafts cost time,
-# and in a row, as a step is measured behind others of its kind, see `timed_drafter`.
-_PAUSE, _NUM_TRIES = 64, 4
 
 
 class PayingDrafter(LimitingDrafter):
     """Limits what another drafter is asked for."""
 
-    def __init__(self, drafter: Drafter, row_cost: float = 0.0) -> None:
+    def __init__(self, drafter: Drafter, row_cost: float = 0.0, times: StepTimes | None = None) -> None:
+        """Without `times` steps take the same time with drafts."""
         super().__init__(drafter)
+        self.rates = SlotRates()
+        self.times = times
         self._row_cost = row_cost
-        # By slot: the part of the drafts that was right, the newest counting most.
-        self._rates: dict[int, float] = {}
         self._num_steps = 0
         self._drafts: Drafts = {}
         # Drafts of which it is not known whether they are right; of a tree those that were right, and one behind them.
         self._num_open: dict[int, int] = {}
+        self._rests = False
+        # The last plan.
+        self._plan: Plan | None = None
+        # Whether the other drafter was told anything since it was asked last.
+        self._is_told = False
 
     def follow(self, plan: Plan) -> None:
         for admit in plan.admitted:
-            self._rates.pop(admit.slot, None)
+            self.rates.forget(admit.slot)
+        if self.times is not None:
+            is_open_alone = (
+                bool(plan.spans) and len(plan.open_drafts) == len(plan.spans) and not plan.admitted
+            )
+            self.times.begin(len(plan.spans) if is_open_alone else None)
+        self._plan = plan
         self.inner.follow(plan)
 
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
         self._num_steps += 1
-        least = max(_LEAST_WORTH, self._row_cost * num_rows)
-        if least >= 1:
-            return {}
-        worth = {slot: self._num_worth(slot, most, least) for slot, most in wanted.items()}
-        likely = {slot: number for slot, number in worth.items() if number > 0}
-        return self.inner.worth(num_rows, likely) if likely else {}
+        place = self._num_steps % PERIOD
+        numbers = self._numbers(num_rows, wanted, at_least=int(place >= PERIOD - NUM_TRIES))
+        decision = self._decision(num_rows, numbers, place)
+        self._rests = decision == Decision.REST
+        if decision == Decision.TRY:
+            numbers = dict(wanted)
+        return self.inner.worth(num_rows, numbers) if decision >= Decision.DRAFTS and numbers else {}
+
+    @property
+    def takes_in(self) -> bool:
+        return super().takes_in and (self._is_told or not self._rests)
+
+    @property
+    def reads_step(self) -> bool:
+        is_decoding = self._plan is not None and self._plan.is_of_decodes
+        return super().reads_step and not (self._rests and is_decoding)
+
+    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
+        self._is_told = True
+        super().read(spans, states)
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         return self._noted(spans, self.inner.draft(spans, wanted))
@@ -62,33 +87,43 @@ class PayingDrafter(LimitingDrafter):
         super().keep(slot, path)
 
     def accept(self, slot: int, num_right: int) -> None:
-        rate = self._rates.get(slot, _FIRST_RATE)
-        for _ in range(num_right):
-            rate += _WEIGHT_OF_NEWEST * (1 - rate)
-        if num_right < self._num_open.pop(slot, 0):
-            rate -= _WEIGHT_OF_NEWEST * rate
-        self._rates[slot] = rate
+        self.rates.count(slot, num_right, has_wrong=num_right < self._num_open.pop(slot, 0))
         self.inner.accept(slot, num_right)
 
+    def clear(self) -> None:
+        self.rates.clear()
+        self._num_steps = 0
+        self._num_open.clear()
+        self._rests = self._is_told = False
+        if self.times is not None:
+            self.times.clear()
+        super().clear()
+
+    def _numbers(self, num_rows: int, wanted: Mapping[int, int], at_least: int) -> dict[int, int]:
+        """How many drafts of each slot are likely enough to count; slots with none are left out. All slots are tried in
+        the same steps, which follow each other: drafts cost time, and times are measured."""
+        least = max(_LEAST_WORTH, self._row_cost * num_rows)
+        if least >= 1:
+            return {}
+        worth = {
+            slot: min(most, max(at_least, self.rates.num_worth(slot, most, least)))
+            for slot, most in wanted.items()
+        }
+        return {slot: number for slot, number in worth.items() if number > 0}
+
+    def _decision(self, num_rows: int, numbers: Mapping[int, int], place: int) -> Decision:
+        if self.times is None:
+            return Decision.DRAFTS
+        expected = sum(self.rates.expected(slot, number) for slot, number in numbers.items())
+        return self.times.decide(num_rows, expected, place)
+
     def _noted(self, spans: Sequence[Span], drafts: Drafts) -> Drafts:
+        self._is_told = False
         # Those of other slots may still be in another stage.
         for span in spans:
             self._num_open.pop(span.slot, None)
         self._drafts = drafts
         self._num_open.update((slot, len(drafted)) for slot, drafted in drafts.items())
+        if self.times is not None:
+            self.times.note(any(drafts.values()))
         return drafts
-
-    def clear(self) -> None:
-        self._rates.clear()
-        self._num_steps = 0
-        self._num_open.clear()
-        super().clear()
-
-    def _num_worth(self, slot: int, most: int, least: float) -> int:
-        """How many drafts of a slot are likely enough to count."""
-        rate = self._rates.get(slot, _FIRST_RATE)
-        number, chance = 0, rate
-        while number < most and chance >= least:
-            number, chance = number + 1, chance * rate
-        tries = self._num_steps % _PAUSE >= _PAUSE - _NUM_TRIES
-        return min(most, max(number, int(tries)))

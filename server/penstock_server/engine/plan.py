@@ -149,3 +149,9 @@ class Plan:
     open_drafts: dict[int, int] = field(default_factory=dict)
     # By slot: where the state behind its span is kept.
     snapshots: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_of_decodes(self) -> bool:
+        """Whether each of its spans is one position, as open spans are."""
+        are_open = len(self.open_drafts) == len(self.spans)
+        return are_open or bool((Spans.of(self.spans).numbers[2] == 1).all())

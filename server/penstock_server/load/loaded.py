@@ -28,8 +28,8 @@ from penstock_server.engine.paying_drafter import CPU_ROW_COST, PayingDrafter
 from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.snapshots import Snapshots
+from penstock_server.engine.step_times import StepTimes
 from penstock_server.engine.suffix_drafter import SuffixDrafter
-from penstock_server.engine.timed_drafter import TimedDrafter
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.files.versions import Versions
 from penstock_server.load.allocation import allocating
@@ -117,7 +117,7 @@ class Loaded(NamedTuple):
     ) -> Drafter:
         row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
         guesser = self._guesser(limits, slots, graph_sizes, pool, is_poisoned)
-        return PayingDrafter(TimedDrafter(guesser, self.ranks.part), row_cost)
+        return PayingDrafter(guesser, row_cost, StepTimes(self.ranks.part))
 
     def _guesser(
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool

@@ -1,0 +1,198 @@
+"""Whether drafts pay in a step: whether it gives more tokens in the same time than a step without them.
+
+How many tokens it gives is expected of its slots, and how long it takes was measured. That depends on the drafter, the
+model and the machine, and differs between ranks, so the first rank's decision is that of all.
+
+A step is measured behind some of its kind. While it is computed, the router hands out the tokens of steps before, on
+the same processors: a single step without drafts would pay for the many tokens of the one before it. A step in which
+something is computed for the first time, and recorded, says nothing about later ones.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from penstock_kernels.native.recording import num_recorded
+
+from penstock_server.network.distributed import Group
+
+# So many steps of a kind have to be measured before it is compared.
+_FEWEST = 4
+# So many steps of its kind are before one that is measured: one without drafts, and one with drafts, which a text that
+# seldom repeats has but a few of in a row. So many steps it takes to measure either.
+_BEFORE, _BEFORE_DRAFTED = 3, 1
+NUM_TRIES = _BEFORE + 1
+# Until there are enough, the last of each so many steps are without drafts.
+_FIRST_PERIOD = 2 * NUM_TRIES
+# At the end of so many steps the kind that does not pay may be tried, to see whether that has changed. It takes this
+# part of the time, and half of it each time that it has not, down to the other.
+PERIOD = 64
+_TRIED_PART, _LEAST_TRIED_PART = 0.03, 0.0075
+# In so many steps before those, who drafts does not rest.
+_AWAKE = 8
+_WEIGHT_OF_NEWEST = 0.1
+# A step counts as no longer than so many times the mean: behind the last step of a request there may be a pause.
+_LONGEST = 4.0
+
+
+class Decision(IntEnum):
+    """What is done in a step."""
+
+    REST = 0
+    NO_DRAFTS = 1
+    DRAFTS = 2
+    # As many as may be, whether they are likely to be right or not.
+    TRY = 3
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Over the steps of one kind."""
+
+    count: int = 0
+    # Of them, those that count like one another; the older ones count like one of these.
+    num_recent: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.num_recent += 1
+        if self.count == 1:
+            self.seconds = seconds
+        weight = max(_WEIGHT_OF_NEWEST, 1 / self.num_recent)
+        self.seconds += weight * (min(seconds, _LONGEST * self.seconds) - self.seconds)
+
+
+@dataclass(slots=True)
+class _Costs:
+    """Of steps of one number of rows."""
+
+    plain: _Mean = field(default_factory=_Mean)
+    drafted: _Mean = field(default_factory=_Mean)
+
+    @property
+    def are_known(self) -> bool:
+        return self.plain.count >= _FEWEST and self.drafted.count >= _FEWEST
+
+    @property
+    def times_plain(self) -> float:
+        """The time of a step with drafts by that of one without."""
+        return self.drafted.seconds / self.plain.seconds
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step of open spans that was begun."""
+
+    begun: float
+    num_recorded: int
+    num_rows: int
+    has_drafts: bool = False
+
+
+class StepTimes:
+    """Measures steps, and decides."""
+
+    def __init__(
+        self,
+        group: Group,
+        clock: Callable[[], float] = time.perf_counter,
+        num_recorded: Callable[[], int] = num_recorded,
+    ) -> None:
+        self._group = group
+        self._clock = clock
+        self._num_recorded = num_recorded
+        # By the number of rows.
+        self._costs: dict[int, _Costs] = defaultdict(_Costs)
+        # Steps before both kinds were measured.
+        self._num_explored = 0
+        # What is tried at the end of this period; None: nothing is.
+        self._tried: Decision | None = None
+        # Periods until something is tried again, and whether drafts paid when it was last.
+        self._num_left = 0
+        self._tried_part = _TRIED_PART
+        self._paid: bool | None = None
+        # The step since the last plan, if all of its spans are open: others compute more than decodes.
+        self._step: _Step | None = None
+        # Whether those before it had drafts, if all of their spans were open, and how many were alike.
+        self._had_drafts: bool | None = None
+        self._num_alike = 0
+
+    def begin(self, num_rows: int | None) -> None:
+        """A step begins, of so many open spans and no others; None: it is of another kind."""
+        now, step = self._clock(), self._step
+        had_drafts = None if step is None else step.has_drafts
+        self._num_alike = self._num_alike + 1 if had_drafts == self._had_drafts else 1
+        self._had_drafts = had_drafts
+        before = _BEFORE_DRAFTED if had_drafts else _BEFORE
+        if step is not None and self._num_alike > before and step.num_recorded == self._num_recorded():
+            costs = self._costs[step.num_rows]
+            (costs.drafted if had_drafts else costs.plain).add(now - step.begun)
+        self._step = None if num_rows is None else _Step(now, self._num_recorded(), num_rows)
+
+    def note(self, has_drafts: bool) -> None:
+        """Whether the step that was begun last has drafts."""
+        if self._step is not None:
+            self._step.has_drafts = has_drafts
+
+    def clear(self) -> None:
+        """What was begun is given up."""
+        self._step = self._had_drafts = None
+
+    def decide(self, num_rows: int, expected: float, place: int) -> Decision:
+        """What is done in a step of so many rows, of whose drafts so many are expected to be right; 0: none are likely
+        enough. `place`: the number of the step in its period."""
+        is_near = PERIOD - NUM_TRIES - _AWAKE <= place < PERIOD - NUM_TRIES
+        if not (expected or is_near):
+            return Decision.REST
+        if place == PERIOD - NUM_TRIES:
+            self._tried = None
+        mine = Decision.REST
+        if expected:
+            mine = self._decided(num_rows, 1 + expected / num_rows, place)
+        if mine == Decision.REST and is_near and self._num_left == 0:
+            mine = Decision.NO_DRAFTS
+        return Decision(self._group.gather_numbers(mine)[0][0])
+
+    def _decided(self, num_rows: int, gain: float, place: int) -> Decision:
+        """Of this rank. `gain`: the tokens that the step gives by those of one without drafts."""
+        known = self._known(num_rows)
+        cost = 1.0 if known is None else self._costs[known].times_plain
+        pays = gain >= cost
+        if pays and known != num_rows:
+            return self._explored(num_rows)
+        if place == PERIOD - NUM_TRIES:
+            self._tried = self._begin_tries(self._costs[num_rows], pays, cost)
+        if self._tried is not None and place >= PERIOD - NUM_TRIES:
+            return self._tried
+        return Decision.DRAFTS if pays else Decision.REST
+
+    def _known(self, num_rows: int) -> int | None:
+        """The number of rows whose steps say what drafts cost with so many: what does not pay with few rows does not
+        with more. None: both kinds have to be measured first."""
+        if self._costs[num_rows].are_known:
+            return num_rows
+        fewer = (rows for rows, costs in self._costs.items() if rows < num_rows and costs.are_known)
+        return max(fewer, default=None)
+
+    def _explored(self, num_rows: int) -> Decision:
+        place = self._num_explored % _FIRST_PERIOD
+        self._num_explored += 1
+        is_plain = place >= _FIRST_PERIOD - NUM_TRIES and self._costs[num_rows].plain.count < _FEWEST
+        return Decision.NO_DRAFTS if is_plain else Decision.DRAFTS
+
+    def _begin_tries(self, costs: _Costs, pays: bool, cost: float) -> Decision | None:
+        """What is done in the last steps of this period, if not what pays."""
+        if self._num_left > 0:
+            self._num_left -= 1
+            return None
+        self._tried_part = _TRIED_PART if pays != self._paid else max(self._tried_part / 2, _LEAST_TRIED_PART)
+        self._paid = pays
+        spent = NUM_TRIES * (1 / cost if pays else cost)
+        # Where drafts pay, slots whose drafts were wrong are tried in the periods between.
+        self._num_left = max(int(pays), int(spent / (self._tried_part * PERIOD)))
+        # What was measured long ago counts less.
+        (costs.plain if pays else costs.drafted).num_recent = 1
+        return Decision.NO_DRAFTS if pays else Decision.TRY
