@@ -10,7 +10,7 @@ from benchmarks.figure import Figure
 from benchmarks.server import Server
 from benchmarks.serving import random_model
 from benchmarks.serving.drafts_in_turn import Text
-from benchmarks.serving.speculation import compare
+from benchmarks.serving.speculation import USUAL, compare
 
 TITLE = "Drafted tokens: a model with recurrent layers with drafts and without, 128 tokens out (CPU)"
 # Of three tokens that are far likelier than all others the last few soon come again. Drafts that are right must pay.
@@ -23,4 +23,6 @@ def measure() -> list[Figure]:
     with TemporaryDirectory() as temporary:
         flags = (f"--model-id={random_model.make_hybrid(Path(temporary))}", "--dtype=float32")
         with Server(*flags) as plain, Server(*flags, "--speculation=ngram") as drafting:
-            return [figure for text in (_REPEATING, _DRAWN) for figure in compare(plain, drafting, text)]
+            return [
+                figure for text in (_REPEATING, _DRAWN) for figure in compare(plain, drafting, text, USUAL)
+            ]

@@ -129,6 +129,37 @@ def test_who_drafts_rests_where_that_does_not_pay() -> None:
     assert not drafter.takes_in
 
 
+class Following(Willing):
+    """Keeps what it was to follow last."""
+
+    spans: Sequence[Span] = ()
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        self.spans = spans
+        return super().draft(spans, wanted)
+
+
+def followed(drafter: PayingDrafter, spans: list[Span], wanted: Mapping[int, int]) -> Sequence[Span]:
+    """Of a step of these spans what the drafter within is to follow."""
+    following = drafter.inner = Following()
+    drafter.follow(Plan(1, 1, spans=spans, open_drafts=dict(wanted)))
+    drafter.draft(spans, drafter.worth(len(spans), wanted) if wanted else {})
+    return following.spans
+
+
+def test_who_drafts_computes_no_prompts_where_that_does_not_pay() -> None:
+    prompt, decode = Span(1, 0, 30), Span(0, 9, 1)
+    paying = Server(lambda _: 1.0, right=2)
+    paying.run(64)
+    assert followed(paying.drafter, [prompt, decode], {0: 2}) == [prompt, decode]
+    assert followed(paying.drafter, [prompt], {}) == [prompt]
+    assert not followed(paying.drafter, [prompt, decode], {}), "too many sequences generate"
+    costly = Server(lambda has_drafts: 9.0 if has_drafts else 1.0, right=0)
+    costly.run(64)
+    assert not followed(costly.drafter, [prompt, decode], {0: 2})
+    assert not followed(costly.drafter, [prompt], {})
+
+
 def test_drafts_that_pay_go_on() -> None:
     server = Server(lambda has_drafts: 1.5 if has_drafts else 1.0, right=1)
     server.run(64)

@@ -1,7 +1,8 @@
 """Asks another drafter for no more than pays: by how often drafts of a slot were right, and by how long steps took.
 
-Where drafts do not pay, the other drafter rests: it is told prompts alone. What it then lacks makes its drafts worse,
-so before it is tried again it is told some steps.
+Where drafts do not pay, the other drafter rests: it is told the hidden states of prompts alone, and computes no prompts
+itself. What it then lacks makes its drafts worse, so before it is tried again it is told some steps. Where too many
+sequences generate for drafts it computes no prompts either: it can later, if one of them is still there then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,10 +78,10 @@ class PayingDrafter(LimitingDrafter):
         super().read(spans, states)
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._noted(spans, self.inner.draft(spans, wanted))
+        return self._noted(spans, self.inner.draft(self._told(spans), wanted))
 
     def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._noted(spans, self.inner.draft_trees(spans, wanted))
+        return self._noted(spans, self.inner.draft_trees(self._told(spans), wanted))
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
         self._num_open[slot] = len(path) + is_open(self._drafts[slot], path)
@@ -116,6 +117,13 @@ class PayingDrafter(LimitingDrafter):
             return Decision.DRAFTS
         expected = sum(self.rates.expected(slot, number) for slot, number in numbers.items())
         return self.times.decide(num_rows, expected, place)
+
+    def _told(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """What the other drafter is to follow of these."""
+        is_full = (
+            self._plan is not None and not self._plan.open_drafts and any(it.length == 1 for it in spans)
+        )
+        return () if self._rests or is_full else spans
 
     def _noted(self, spans: Sequence[Span], drafts: Drafts) -> Drafts:
         self._is_told = False
