@@ -25,6 +25,7 @@ from open_spans import (
     prompt,
 )
 from penstock_server.base.errors import StartError
+from penstock_server.engine import head_drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.head_drafter import HeadDrafter
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
@@ -187,6 +188,24 @@ def test_what_was_not_read_costs_drafts_for_a_step(model: Path, right: Path) -> 
         told.add(outcome, 0)
         assert outcome.num_drafted.get(0, 0) == num_drafted
     assert told.ids == [*range(told.ids[0], told.ids[0] + 4 + 1 + 1 + 2 * (1 + MAX_DRAFTS) - 1)]
+
+
+def test_what_is_kept_of_prompts_has_a_limit(
+    model: Path, right: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While drafts do not pay nobody asks the head, which computes with what it keeps when it is asked."""
+    engine = drafting(model, right)
+    head = engine.drafter
+    assert isinstance(head, HeadDrafter)
+    generate(execute_on(engine), Told(), 0, prompt(0), 0, 1, list(range(NUM_BLOCKS)), max_drafts=None)
+    kept = head._kept.num_bytes
+    assert kept >= len(prompt(0)) * 4
+    monkeypatch.setattr(head_drafter, "_MOST_KEPT", kept)
+    assert not head.is_behind
+    monkeypatch.setattr(head_drafter, "_MOST_KEPT", kept - 1)
+    assert head.is_behind
+    engine.clear()
+    assert not head.is_behind
 
 
 def test_slots_may_draft_different_numbers(model: Path, right: Path) -> None:

@@ -31,6 +31,11 @@ class Drafter:
         """Whether it is asked in steps in which nothing is to be drafted, too: it may compute with what it was told."""
         return self.taps is not None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether it keeps so much of what it was told that it is to be asked, wherever drafts pay."""
+        return False
+
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
         """Of what may be drafted, by slot, what is likely to pay in a step of so many rows. Asked once for a step."""
         return wanted

@@ -46,6 +46,9 @@ logger = logging.getLogger(__name__)
 # More positions of a slot than these are computed before the pass that drafts its first token, but for the last one.
 # On CUDA a graph has one position of each slot.
 LONGEST_FIRST = 24
+# Bytes of states that it may keep while nothing is drafted: of a prompt whose sequence has ended by then it computes
+# nothing.
+_MOST_KEPT = 1 << 26
 
 
 _GuessBehind = Callable[[Mapping[int, Run], Mapping[int, int]], Drafts]
@@ -97,6 +100,10 @@ class HeadDrafter(GraphedDrafter):
     @property
     def reads_step(self) -> bool:
         return self._is_needed
+
+    @property
+    def is_behind(self) -> bool:
+        return self._kept.num_bytes > _MOST_KEPT
 
     def follow(self, plan: Plan) -> None:
         for slot in plan.retired:

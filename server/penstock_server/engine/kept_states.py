@@ -74,6 +74,11 @@ class KeptStates:
         runs = self._runs[slot]
         return runs[-1].end - runs[0].start
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all that is kept."""
+        return sum(run.states.nbytes for runs in self._runs.values() for run in runs)
+
     def slots(self) -> list[int]:
         """Those of which anything is kept."""
         return list(self._runs)

@@ -28,6 +28,10 @@ class LimitingDrafter(Drafter):
     def takes_in(self) -> bool:
         return self.inner.takes_in
 
+    @property
+    def is_behind(self) -> bool:
+        return self.inner.is_behind
+
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         self.inner.read(spans, states)
 

@@ -1,13 +1,11 @@
 """Asks another drafter for no more than pays: by how often drafts of a slot were right, and by how long steps took.
 
-Where drafts do not pay, the other drafter rests: it is told the hidden states of prompts alone, and computes no prompts
-itself. What it then lacks makes its drafts worse, so before it is tried again it is told some steps. Where too many
-sequences generate for drafts it computes no prompts either: it can later, if one of them is still there then.
+Where drafts do not pay, the other drafter rests: it is told the hidden states of prompts alone, and computes nothing,
+unless these become too many. What it then lacks makes its drafts worse, so before it is tried again it is told some
+steps. Where too many sequences generate for drafts it is told nothing.
 """
 
 from collections.abc import Mapping, Sequence
-
-import torch
 
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.limiting_drafter import LimitingDrafter
@@ -27,9 +25,17 @@ CPU_ROW_COST = 0.1
 class PayingDrafter(LimitingDrafter):
     """Limits what another drafter is asked for."""
 
-    def __init__(self, drafter: Drafter, row_cost: float = 0.0, times: StepTimes | None = None) -> None:
-        """Without `times` steps take the same time with drafts."""
+    def __init__(
+        self,
+        drafter: Drafter,
+        row_cost: float = 0.0,
+        times: StepTimes | None = None,
+        max_drafting: int = 0,
+    ) -> None:
+        """Without `times` steps take the same time with drafts. `max_drafting`: beside more sequences that generate
+        nothing is drafted; 0: not known."""
         super().__init__(drafter)
+        self._max_drafting = max_drafting
         self.rates = SlotRates()
         self.times = times
         self._row_cost = row_cost
@@ -38,10 +44,9 @@ class PayingDrafter(LimitingDrafter):
         # Drafts of which it is not known whether they are right; of a tree those that were right, and one behind them.
         self._num_open: dict[int, int] = {}
         self._rests = False
-        # The last plan.
+        # The last plan, and whether too many sequences generate in it.
         self._plan: Plan | None = None
-        # Whether the other drafter was told anything since it was asked last.
-        self._is_told = False
+        self._is_full = False
 
     def follow(self, plan: Plan) -> None:
         for admit in plan.admitted:
@@ -52,6 +57,11 @@ class PayingDrafter(LimitingDrafter):
             )
             self.times.begin(len(plan.spans) if is_open_alone else None)
         self._plan = plan
+        self._is_full = (
+            not plan.open_drafts
+            and 0 < self._max_drafting < len(plan.spans)
+            and plan.num_decodes > self._max_drafting
+        )
         self.inner.follow(plan)
 
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
@@ -66,22 +76,18 @@ class PayingDrafter(LimitingDrafter):
 
     @property
     def takes_in(self) -> bool:
-        return super().takes_in and (self._is_told or not self._rests)
+        return super().takes_in and (self.inner.is_behind or not self._rests)
 
     @property
     def reads_step(self) -> bool:
         is_decoding = self._plan is not None and self._plan.is_of_decodes
-        return super().reads_step and not (self._rests and is_decoding)
-
-    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
-        self._is_told = True
-        super().read(spans, states)
+        return super().reads_step and not (self._is_full or (self._rests and is_decoding))
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._noted(spans, self.inner.draft(self._told(spans), wanted))
+        return self._noted(spans, self.inner.draft(spans, wanted) if self._asks(wanted) else {})
 
     def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._noted(spans, self.inner.draft_trees(self._told(spans), wanted))
+        return self._noted(spans, self.inner.draft_trees(spans, wanted) if self._asks(wanted) else {})
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
         self._num_open[slot] = len(path) + is_open(self._drafts[slot], path)
@@ -95,7 +101,7 @@ class PayingDrafter(LimitingDrafter):
         self.rates.clear()
         self._num_steps = 0
         self._num_open.clear()
-        self._rests = self._is_told = False
+        self._rests = False
         if self.times is not None:
             self.times.clear()
         super().clear()
@@ -118,15 +124,11 @@ class PayingDrafter(LimitingDrafter):
         expected = sum(self.rates.expected(slot, number) for slot, number in numbers.items())
         return self.times.decide(num_rows, expected, place)
 
-    def _told(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """What the other drafter is to follow of these."""
-        is_full = (
-            self._plan is not None and not self._plan.open_drafts and any(it.length == 1 for it in spans)
-        )
-        return () if self._rests or is_full else spans
+    def _asks(self, wanted: Mapping[int, int]) -> bool:
+        """Whether the other drafter is to do anything in a step."""
+        return bool(wanted) or self.inner.is_behind or not (self._rests or self._is_full)
 
     def _noted(self, spans: Sequence[Span], drafts: Drafts) -> Drafts:
-        self._is_told = False
         # Those of other slots may still be in another stage.
         for span in spans:
             self._num_open.pop(span.slot, None)

@@ -153,5 +153,9 @@ class Plan:
     @property
     def is_of_decodes(self) -> bool:
         """Whether each of its spans is one position, as open spans are."""
-        are_open = len(self.open_drafts) == len(self.spans)
-        return are_open or bool((Spans.of(self.spans).numbers[2] == 1).all())
+        return len(self.open_drafts) == len(self.spans) or self.num_decodes == len(self.spans)
+
+    @property
+    def num_decodes(self) -> int:
+        """How many of its spans are one position."""
+        return int((Spans.of(self.spans).numbers[2] == 1).sum())

@@ -117,7 +117,8 @@ class Loaded(NamedTuple):
     ) -> Drafter:
         row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
         guesser = self._guesser(limits, slots, graph_sizes, pool, is_poisoned)
-        return PayingDrafter(guesser, row_cost, StepTimes(self.ranks.part))
+        most = self.config.draft_limits.max_drafting
+        return PayingDrafter(guesser, row_cost, StepTimes(self.ranks.part), most)
 
     def _guesser(
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool
