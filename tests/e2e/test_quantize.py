@@ -2,10 +2,13 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
+from e2e import faults
 from e2e.conftest import Launch
+from e2e.launched import Launched, wait_until
 from e2e.models import greedy
 from safetensors.torch import load_file, save_file
 
@@ -54,6 +57,28 @@ def test_a_model_is_quantized_while_it_is_read(
     assert (told["num_matrices"], told["modules_in_16_bits"]) == (14, ["lm_head", "model.embed_tokens"])
     assert told["from_cache"] is from_cache
     assert len(list(cache.glob("*/*.safetensors"))) == (1 if num_shard == 1 else 3)
+
+
+def is_ready(server: Launched, replica: int) -> bool:
+    """Whether the shards of a replica serve."""
+    ready: bool = json.loads(server.get("/stats")[1])["replicas"][replica]["ready"]
+    return ready
+
+
+def test_shards_come_back_from_the_cache_that_they_made(launch: Launch, model: Path, tmp_path: Path) -> None:
+    """And the second replica may find there what the first one made."""
+    flags = f"--model-id={model}", "--num-replicas=2", "--dtype=float32", "--quantize=int8"
+    server = launch(*flags, f"--quantize-cache={tmp_path}").wait_until_serving()
+    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8}}
+    expected = server.post("/generate", body)
+    assert expected[0] == 200
+    for replica in range(2):
+        killed = faults.shard_of(server, replica)
+        faults.kill(killed)
+        wait_until(partial(faults.is_gone, killed), 60)
+        wait_until(partial(is_ready, server, replica), 60)
+    assert "for good" not in server.stderr
+    assert server.post("/generate", body) == expected
 
 
 def test_a_name_that_the_folder_contradicts_ends_the_start(launch: Launch, model: Path) -> None:

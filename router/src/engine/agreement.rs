@@ -231,6 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn weights_may_be_quantized_or_found_in_a_cache() {
+        let quantized = |format, from_cache| {
+            let mut facts = described(0, format, 1).facts;
+            facts.quantization.as_mut().expect("quantized").from_cache = from_cache;
+            facts
+        };
+        let before = quantized("int4", false);
+        assert_eq!(quantized("int4", true).difference(&before, "before"), None, "another start finds what was kept");
+        assert!(quantized("int8", true).difference(&before, "before").is_some());
+        assert!(facts().difference(&before, "before").is_some());
+    }
+
+    #[test]
     fn ranks_must_agree_on_their_role() {
         let ranks = [described(0, "int4", 1), described(1, "int4", 1)];
         assert!(matches!(agreed_role(&ranks[..1]), Ok(Role::Prefill)));

@@ -134,10 +134,15 @@ impl EngineFacts {
     }
 
     /// Which facts differ from others, with both values and where the others are: `dtype is "float32", and "bfloat16" elsewhere`;
-    /// `None` if all are equal.
+    /// `None` if all are equal. Whether weights were quantized or found in a cache makes no difference: a second start finds
+    /// what the first has kept.
     fn difference(&self, other: &Self, place: &str) -> Option<String> {
+        let mut own = self.clone();
+        if let (Some(its), Some(theirs)) = (&mut own.quantization, &other.quantization) {
+            its.from_cache = theirs.from_cache;
+        }
         let values = |facts: &Self| serde_json::to_value(facts).unwrap_or_default();
-        let (own, others) = (values(self), values(other));
+        let (own, others) = (values(&own), values(other));
         let differing = own.as_object()?.iter().filter(|(name, value)| others.get(name) != Some(*value));
         let told = |(name, value): (&String, &Value)| {
             format!("{name} is {value}, and {} {place}", others.get(name).unwrap_or(&Value::Null))
