@@ -30,6 +30,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.head_drafter import HeadDrafter
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.step import Step
 from safetensors.torch import load_file, save_file
 from test_grammar_drafts import patiently
 from test_grammar_drafts import play as play_constrained
@@ -206,6 +207,71 @@ def test_what_is_kept_of_prompts_has_a_limit(
     assert head.is_behind
     engine.clear()
     assert not head.is_behind
+
+
+def test_a_prompt_that_was_kept_is_computed_in_parts_of_a_step(
+    model: Path, right: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = drafting(model, right, max_step_tokens=6)
+    head = engine.drafter
+    assert isinstance(head, HeadDrafter)
+    plain = execute_on(make_engine(model, **SIZES))
+    tokens, blocks = [*range(100, 130)], list(range(NUM_BLOCKS))
+    expected = generate(plain, Told(), 0, tokens, 0, 6, blocks, max_drafts=None)
+    lens, staged = list[int](), head._staged
+
+    def measured(spans: list[Span], num_rows: int | None) -> Step:
+        lens.append(sum(span.length for span in spans))
+        return staged(spans, num_rows)
+
+    monkeypatch.setattr(head, "_staged", measured)
+    told = generate(execute_on(engine), Told(), 0, tokens, 0, 6, blocks, chunk=6)
+    assert told.ids[: len(expected.ids)] == expected.ids
+    assert told.num_steps == 1 + 1, "it was told all of it"
+    assert max(lens) <= 6
+    assert sum(lens) == len(tokens) - 1
+
+
+def test_what_could_not_be_computed_is_not_tried_again(
+    model: Path, right: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = drafting(model, right)
+    head = engine.drafter
+    assert isinstance(head, HeadDrafter)
+    tokens, blocks = [*range(100, 130)], list(range(NUM_BLOCKS))
+
+    def fail(*_given: Any) -> None:
+        raise RuntimeError("no memory")
+
+    generate(execute_on(engine), Told(), 0, tokens, 0, 1, blocks, max_drafts=None)
+    with monkeypatch.context() as patched:
+        patched.setattr(head, "_hidden", fail)
+        with pytest.raises(RuntimeError):
+            head.draft([], {0: 2})
+    assert not head._kept.slots()
+
+
+def test_who_shares_a_prefix_finds_what_was_computed_meanwhile(
+    model: Path, right: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of them was told its prompt, and computes it after the second has begun."""
+    engine = drafting(model, right)
+    head, execute = engine.drafter, execute_on(engine)
+    assert isinstance(head, HeadDrafter)
+    tokens, shared = [*range(100, 130)], list(range(7))
+    second = Admit(1, tokens, len(tokens), [*shared, 50, 51, 52], SamplingParams())
+    with monkeypatch.context() as resting:
+        resting.setattr(head, "draft", lambda _spans, _wanted: {})
+        generate(execute, Told(), 0, tokens, 0, 1, [*shared, 40, 41, 42], max_drafts=None)
+        execute(Plan(1, 1, admitted=[second], spans=[Span(1, 28, 2)]))
+    assert head.plane.filled(1) == 0
+    told = Told(num_steps=1)
+    for slot in (0, 1):
+        told.add(execute(Plan(1, 2, spans=[Span(slot, MAX_LEN - 1, 1)], open_drafts={slot: 2})), slot)
+    assert told.num_drafted == 4
+    assert head.plane.filled(1) >= 28
+    keys = head.cache.layers[0].key[:7].flatten(1)
+    assert bool((keys != 0).any(dim=1).all()), "the second made none of it zero"
 
 
 def test_slots_may_draft_different_numbers(model: Path, right: Path) -> None:

@@ -136,6 +136,45 @@ def test_who_drafts_rests_where_that_does_not_pay() -> None:
         assert reading.num_asked == reading.has_much
 
 
+class Lagging(Willing):
+    """Computes what it lacks in the first steps in which drafts are asked for, and drafts behind that."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.num_lacking = server, 0
+
+    @property
+    def catches_up(self) -> bool:
+        return True
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        if not wanted or self.num_lacking == 0:
+            return super().draft(spans, wanted)
+        self.num_lacking -= 1
+        self.server.now += 20
+        return {}
+
+
+def test_what_is_computed_before_drafts_is_not_what_steps_take() -> None:
+    server = Server(lambda has_drafts: 5.0 if has_drafts else 1.0, right=0)
+    lagging = server.drafter.inner = Lagging(server)
+    for _ in range(40):
+        lagging.num_lacking = 3
+        server.run(64)
+    assert server.times._costs[2].plain.seconds == pytest.approx(1.0, rel=0.01)
+
+
+def test_nothing_is_asked_where_no_row_is_left_or_no_draft_can_pay() -> None:
+    server = Server(lambda _: 1.0, right=2)
+    assert not server.drafter.worth(0, {0: 2}), "all of them are late"
+    drafter = PayingDrafter(Reading(), row_cost=0.1, times=server.times)
+    for step in range(128):
+        spans = [Span(slot, 9, 1) for slot in range(10)]
+        drafter.follow(Plan(1, step, spans=spans, open_drafts=dict.fromkeys(range(10), 2)))
+        assert not drafter.worth(10, dict.fromkeys(range(10), 2))
+        assert not drafter.takes_in
+        assert not drafter.reads_step
+
+
 class Following(Willing):
     """Keeps what it was to follow last."""
 

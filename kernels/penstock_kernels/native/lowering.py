@@ -108,7 +108,8 @@ def _lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
         return _pick(args[0], args[1], args[2], result)
     if func is _ATEN.index_copy_.default:
         to, dim, places, source = args
-        return _put(to, dim, places.expand(len(source), -1), source) if to.dim() == 2 else None
+        are_rows = to.dim() == source.dim() == 2 and places.dim() == 1
+        return _put(to, dim, places.expand(len(source), -1), source) if are_rows else None
     if func is _ATEN.scatter_.value:
         to, dim, places, value = args
         return _put(to, dim, places, torch.full_like(places, value, dtype=to.dtype))
@@ -197,7 +198,8 @@ def _are_rows(*tensors: torch.Tensor) -> bool:
 
 
 def _are_places(places: torch.Tensor) -> bool:
-    return places.device.type == "cpu" and places.dtype == torch.int64 and places.stride(-1) == 1
+    is_plain = places.device.type == "cpu" and places.dtype == torch.int64 and places.dim() > 0
+    return is_plain and places.stride(-1) == 1
 
 
 def _equal(numbers: torch.Tensor, number: Any, to: torch.Tensor) -> Lowered | None:

@@ -81,6 +81,20 @@ class DraftPlane:
         """The first position that no other sequence may read."""
         return max(self.filled(slot), int(self._inherited[slot]))
 
+    def catch_up(self, slot: int) -> None:
+        """Shared blocks that others have filled since the slot began are filled for it, too."""
+        first, num_shared = (
+            self.filled(slot) // self._block_size,
+            int(self._inherited[slot]) // self._block_size,
+        )
+        are_whole = self._is_whole[self._tables[slot, first:num_shared]]
+        num_whole = len(are_whole) if are_whole.all() else int(are_whole.argmin())
+        self._filled[slot] = max(self.filled(slot), (first + num_whole) * self._block_size)
+
+    def skip(self, slot: int, end: int) -> None:
+        """Positions of a slot before this one are not to be filled any more; their blocks are not whole by that."""
+        self._filled[slot] = end
+
     def fill(self, slot: int, end: int) -> None:
         """All positions of a slot before this one are filled."""
         whole = slice(self.filled(slot) // self._block_size, end // self._block_size)

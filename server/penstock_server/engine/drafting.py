@@ -32,6 +32,11 @@ class Drafter:
         return self.taps is not None
 
     @property
+    def catches_up(self) -> bool:
+        """Whether it may compute what it lacks before it drafts, and then draft nothing yet."""
+        return False
+
+    @property
     def is_behind(self) -> bool:
         """Whether it keeps so much of what it was told that it is to be asked, wherever drafts pay."""
         return False

@@ -105,6 +105,10 @@ class HeadDrafter(GraphedDrafter):
     def is_behind(self) -> bool:
         return self._kept.num_bytes > _MOST_KEPT
 
+    @property
+    def catches_up(self) -> bool:
+        return True
+
     def follow(self, plan: Plan) -> None:
         for slot in plan.retired:
             self._kept.forget(slot)
@@ -113,10 +117,11 @@ class HeadDrafter(GraphedDrafter):
 
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         # A copy, position by position. What the head makes of it can wait: in most steps nothing is drafted.
-        kept, begin = states.transpose(0, 1).flatten(1).clone(), 0
+        begin = 0
         for span in spans:
-            self._kept.add(span.slot, Run(span.start, kept[begin : begin + span.length]))
-            begin += span.length
+            end = begin + span.length
+            self._kept.add(span.slot, Run(span.start, torch.cat(states[:, begin:end].unbind(), dim=1)))
+            begin = end
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
         self._kept.keep(slot, path)
@@ -128,9 +133,7 @@ class HeadDrafter(GraphedDrafter):
         return self.draft(spans, wanted) if self._trees is None else self._drafted(wanted, self._guess_trees)
 
     def _drafted(self, wanted: Mapping[int, int], guess: _GuessBehind) -> Drafts:
-        due = [
-            slot for slot in self._kept.slots() if slot in wanted or self._kept.count(slot) > self._longest
-        ]
+        due = [slot for slot in self._kept.slots() if slot in wanted or self._is_due(slot)]
         runs = {slot: run for slot in due if (run := self._known(slot)) is not None}
         numbers = {
             slot: number for slot, number in wanted.items() if number > 0 and self._can_guess(slot, runs)
@@ -138,8 +141,8 @@ class HeadDrafter(GraphedDrafter):
         long = {slot: run for slot, run in runs.items() if len(run.states) > self._longest}
         # The pass that drafts the first token computes the last position, too.
         leading = {slot: run.before(run.end - (slot in numbers)) for slot, run in long.items()}
-        if leading:
-            self._compute(leading)
+        for part in self._parts(leading):
+            self._compute(part)
         firsts = {
             slot: runs[slot].behind(leading[slot].end) if slot in leading else runs[slot] for slot in numbers
         }
@@ -164,6 +167,27 @@ class HeadDrafter(GraphedDrafter):
         self.plane.clear()
         self._kept.clear()
 
+    def _is_due(self, slot: int) -> bool:
+        """Whether what is kept of a slot is computed with at once: it is much, or states behind it were not told and
+        will not be."""
+        state = self._slots.states.get(slot)
+        has_gap = state is not None and self._kept.end(slot) + LONGEST_FIRST < state.length
+        return has_gap or self._kept.count(slot) > self._longest
+
+    def _parts(self, runs: Mapping[int, Run]) -> Iterator[dict[int, Run]]:
+        """The same positions, in parts of no more than a step has."""
+        part, left = dict[int, Run](), self._slots.limits.max_step_tokens
+        for slot, run in runs.items():
+            rest = run
+            while len(rest.states):
+                part[slot] = rest.before(rest.start + left)
+                rest, left = rest.behind(part[slot].end), left - len(part[slot].states)
+                if left == 0:
+                    yield part
+                    part, left = {}, self._slots.limits.max_step_tokens
+        if part:
+            yield part
+
     def _known(self, slot: int) -> Run | None:
         """What is kept of a slot."""
         state = self._slots.states.get(slot)
@@ -181,15 +205,19 @@ class HeadDrafter(GraphedDrafter):
         """Fill the plane where nothing is drafted behind it."""
         for slot, run in runs.items():
             self._begin(slot, run)
+            self._kept.forget(slot)  # also where this fails: it would fail again
         step = self._staged([Span(slot, run.start, len(run.states)) for slot, run in runs.items()], None)
         self._hidden(step, self._prepared(runs.values()))
-        self._done(runs)
+        for slot, run in runs.items():
+            self.plane.fill(slot, run.end)
 
     def _begin(self, slot: int, run: Run) -> None:
         """What the plane lacks before a run is made zero: nobody will tell its states."""
+        self.plane.catch_up(slot)
         filled = self.plane.filled(slot)
         if filled < run.start:
             self.cache.blank(self._staging.places(slot, filled, run.start))
+            self.plane.skip(slot, run.start)
 
     def _done(self, runs: Mapping[int, Run]) -> None:
         """Runs are computed with."""

@@ -74,6 +74,10 @@ class KeptStates:
         runs = self._runs[slot]
         return runs[-1].end - runs[0].start
 
+    def end(self, slot: int) -> int:
+        """Behind the last position of a slot that is kept."""
+        return self._runs[slot][-1].end
+
     @property
     def num_bytes(self) -> int:
         """Of all that is kept."""

@@ -29,6 +29,10 @@ class LimitingDrafter(Drafter):
         return self.inner.takes_in
 
     @property
+    def catches_up(self) -> bool:
+        return self.inner.catches_up
+
+    @property
     def is_behind(self) -> bool:
         return self.inner.is_behind
 

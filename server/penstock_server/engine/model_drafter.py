@@ -57,6 +57,10 @@ class ModelDrafter(GraphedDrafter):
         # Of slots with drafts of which it is not known whether they are right: their lengths, and how many these are.
         self._open: dict[int, tuple[int, int]] = {}
 
+    @property
+    def catches_up(self) -> bool:
+        return True
+
     def follow(self, plan: Plan) -> None:
         self.plane.follow(plan, self._slots.is_valid)
 

@@ -67,9 +67,16 @@ class PayingDrafter(LimitingDrafter):
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
         self._num_steps += 1
         place = self._num_steps % PERIOD
-        numbers = self._numbers(num_rows, wanted, at_least=int(place >= PERIOD - NUM_TRIES))
-        decision = self._decision(num_rows, numbers, place)
+        least = max(_LEAST_WORTH, self._row_cost * num_rows)
+        # None is left in the step, or no draft can be likely enough.
+        if num_rows == 0 or least >= 1:
+            self._rests = True
+            return {}
+        numbers = self._numbers(wanted, least, at_least=int(place >= PERIOD - NUM_TRIES))
+        decision, has_rested = self._decision(num_rows, numbers, place), self._rests
         self._rests = decision == Decision.REST
+        if has_rested and not self._rests and self.times is not None:
+            self.times.leave_out()  # it may compute what it was told meanwhile
         if decision == Decision.TRY:
             numbers = dict(wanted)
         return self.inner.worth(num_rows, numbers) if decision >= Decision.DRAFTS and numbers else {}
@@ -84,10 +91,11 @@ class PayingDrafter(LimitingDrafter):
         return super().reads_step and not (self._is_full or (self._rests and is_decoding))
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._noted(spans, self.inner.draft(spans, wanted) if self._asks(wanted) else {})
+        return self._noted(spans, wanted, self.inner.draft(spans, wanted) if self._asks(wanted) else {})
 
     def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._noted(spans, self.inner.draft_trees(spans, wanted) if self._asks(wanted) else {})
+        drafts = self.inner.draft_trees(spans, wanted) if self._asks(wanted) else {}
+        return self._noted(spans, wanted, drafts)
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
         self._num_open[slot] = len(path) + is_open(self._drafts[slot], path)
@@ -106,12 +114,9 @@ class PayingDrafter(LimitingDrafter):
             self.times.clear()
         super().clear()
 
-    def _numbers(self, num_rows: int, wanted: Mapping[int, int], at_least: int) -> dict[int, int]:
+    def _numbers(self, wanted: Mapping[int, int], least: float, at_least: int) -> dict[int, int]:
         """How many drafts of each slot are likely enough to count; slots with none are left out. All slots are tried in
         the same steps, which follow each other: drafts cost time, and times are measured."""
-        least = max(_LEAST_WORTH, self._row_cost * num_rows)
-        if least >= 1:
-            return {}
         worth = {
             slot: min(most, max(at_least, self.rates.num_worth(slot, most, least)))
             for slot, most in wanted.items()
@@ -128,12 +133,14 @@ class PayingDrafter(LimitingDrafter):
         """Whether the other drafter is to do anything in a step."""
         return bool(wanted) or self.inner.is_behind or not (self._rests or self._is_full)
 
-    def _noted(self, spans: Sequence[Span], drafts: Drafts) -> Drafts:
+    def _noted(self, spans: Sequence[Span], wanted: Mapping[int, int], drafts: Drafts) -> Drafts:
         # Those of other slots may still be in another stage.
         for span in spans:
             self._num_open.pop(span.slot, None)
         self._drafts = drafts
         self._num_open.update((slot, len(drafted)) for slot, drafted in drafts.items())
-        if self.times is not None:
-            self.times.note(any(drafts.values()))
+        if self.times is not None and any(drafts.values()):
+            self.times.note_drafts()
+        elif self.times is not None and wanted and self.inner.catches_up:
+            self.times.leave_out()
         return drafts

@@ -132,10 +132,14 @@ class StepTimes:
             (costs.drafted if had_drafts else costs.plain).add(now - step.begun)
         self._step = None if num_rows is None else _Step(now, self._num_recorded(), num_rows)
 
-    def note(self, has_drafts: bool) -> None:
-        """Whether the step that was begun last has drafts."""
+    def note_drafts(self) -> None:
+        """The step that was begun last has drafts."""
         if self._step is not None:
-            self._step.has_drafts = has_drafts
+            self._step.has_drafts = True
+
+    def leave_out(self) -> None:
+        """The step that was begun last computes more than steps of its kind do."""
+        self._step = None
 
     def clear(self) -> None:
         """What was begun is given up."""
