@@ -238,7 +238,11 @@ mod tests {
             facts
         };
         let before = quantized("int4", false);
-        assert_eq!(quantized("int4", true).difference(&before, "before"), None, "another start finds what was kept");
+        assert_eq!(
+            quantized("int4", true).difference(&before, "before"),
+            None,
+            "another start finds what was kept"
+        );
         assert!(quantized("int8", true).difference(&before, "before").is_some());
         assert!(facts().difference(&before, "before").is_some());
     }
