@@ -83,10 +83,10 @@ class DraftPlane:
 
     def catch_up(self, slot: int) -> None:
         """Shared blocks that others have filled since the slot began are filled for it, too."""
-        first, num_shared = (
-            self.filled(slot) // self._block_size,
-            int(self._inherited[slot]) // self._block_size,
-        )
+        if self._filled[slot] >= self._inherited[slot]:
+            return
+        first = self.filled(slot) // self._block_size
+        num_shared = int(self._inherited[slot]) // self._block_size
         are_whole = self._is_whole[self._tables[slot, first:num_shared]]
         num_whole = len(are_whole) if are_whole.all() else int(are_whole.argmin())
         self._filled[slot] = max(self.filled(slot), (first + num_whole) * self._block_size)

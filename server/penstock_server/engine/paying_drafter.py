@@ -83,7 +83,7 @@ class PayingDrafter(LimitingDrafter):
 
     @property
     def takes_in(self) -> bool:
-        return super().takes_in and (self.inner.is_behind or not self._rests)
+        return super().takes_in and (not self._rests or self.inner.is_behind)
 
     @property
     def reads_step(self) -> bool:
@@ -131,7 +131,7 @@ class PayingDrafter(LimitingDrafter):
 
     def _asks(self, wanted: Mapping[int, int]) -> bool:
         """Whether the other drafter is to do anything in a step."""
-        return bool(wanted) or self.inner.is_behind or not (self._rests or self._is_full)
+        return bool(wanted) or not (self._rests or self._is_full) or self.inner.is_behind
 
     def _noted(self, spans: Sequence[Span], wanted: Mapping[int, int], drafts: Drafts) -> Drafts:
         # Those of other slots may still be in another stage.
