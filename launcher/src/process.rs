@@ -26,8 +26,6 @@ use crate::watch::{Liveness, watch_process};
 /// How long the pipes are read after the child ended. A grandchild may hold them open for ever; what the child itself
 /// wrote is read within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
-/// Delay of what the router reports about shards: if one of them ended, its exit is to be reported first, as the cause.
-const SHARD_FAILURE_DELAY: Duration = Duration::from_millis(100);
 const MAX_LINE_LEN: u64 = 64 * 1024;
 
 /// Variables that no process is given: shards need no API keys, and the router reads them from the file that its arguments
@@ -232,12 +230,9 @@ impl StdoutLines {
             Line::Awake(numbers) => drop(self.events.send(Event::Awake(numbers))),
             Line::Room(number) => drop(self.events.send(Event::Room(number))),
             Line::ShardsFailed(replica, reason) => {
-                let events = self.events.clone();
-                tokio::spawn(async move {
-                    tokio::time::sleep(SHARD_FAILURE_DELAY).await;
-                    let _ = events.send(Event::ShardsFailed(replica, reason));
-                });
+                drop(self.events.send(Event::ShardsFailed(replica, reason)));
             }
+            Line::ShardsBack(replica) => drop(self.events.send(Event::ShardsBack(replica))),
         }
     }
 }

@@ -48,6 +48,8 @@ pub enum Event {
     Hung(ProcessId, String),
     /// The router can no longer use the shards of a replica; with the reason it gave.
     ShardsFailed(usize, String),
+    /// The router uses shards of this replica that are others than those that it could not use.
+    ShardsBack(usize),
     /// A model is to be started in this place, which is free.
     Added(usize),
     /// The router has forgotten this replica, or the proxy this model: nobody needs its processes.
@@ -77,6 +79,8 @@ pub enum Timer {
     Group(usize),
     /// How long the router may take to start or to end, or the delay before it is started again.
     Router,
+    /// How long it may take until the cause is known for which the router cannot use the shards of a replica.
+    Blame(usize),
     /// How long draining or stopping may take.
     Stop,
 }
@@ -209,6 +213,8 @@ pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a killed part may take to be gone. The kernel gives back a process's memory page by page, in processor time of
 /// that process, which a busy machine gives it bit by bit; nobody can do it sooner, and to give up ends the whole server.
 pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the exit of a shard may take to be seen after the router saw it.
+pub(super) const BLAME_DELAY: Duration = Duration::from_millis(100);
 /// How long the router may take to listen: it only reads a tokenizer.
 pub(super) const ROUTER_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -13,6 +13,7 @@
 //! phase Serving, a shard that ends or hangs has its whole group killed and started again; other groups go on. A router that
 //! ends or hangs is started again alone. A group that fails too often is left down for as long as there is another.
 
+mod blame;
 mod messages;
 mod restarts;
 mod supervised;
@@ -130,6 +131,7 @@ impl Supervisor {
             Event::Exited(id, exit) => self.on_exited(id, exit),
             Event::Hung(id, reason) => self.on_hung(id, reason),
             Event::ShardsFailed(group, reason) => self.on_shards_failed(group, reason),
+            Event::ShardsBack(group) => self.on_shards_back(group),
             Event::Added(group) => self.on_added(group),
             Event::Removed(group) | Event::Ended(group) => self.on_removed(group),
             Event::Serves(_) | Event::Awake(_) | Event::Room(_) => Vec::new(),
@@ -141,6 +143,7 @@ impl Supervisor {
             Event::StopRequested => self.on_stop_requested(),
             Event::TimeUp(Timer::Group(group)) => self.on_part_time_up(Part::Group(group)),
             Event::TimeUp(Timer::Router) => self.on_part_time_up(Part::Router),
+            Event::TimeUp(Timer::Blame(group)) => self.on_blame_time_up(group),
             Event::TimeUp(Timer::Stop) => self.on_stop_time_up(),
         }
     }
@@ -169,7 +172,7 @@ impl Supervisor {
             _ => {}
         }
         let members = self.members(part);
-        self.part(part).state = State::Starting;
+        (self.part(part).state, self.part(part).blame) = (State::Starting, None);
         self.alive.extend(&members);
         self.waiting.extend(&members);
         let timeout = if part == Part::Router { ROUTER_TIMEOUT } else { self.timeouts.startup };
@@ -284,17 +287,6 @@ impl Supervisor {
     fn on_group_gone(&mut self, group: usize) -> Vec<Action> {
         self.groups[group].state = State::Down;
         vec![Action::ClearTimer(Timer::Group(group)), Action::Report(Report::Removed(group))]
-    }
-
-    /// The router's shards are of no use to it, unless they are being restarted already. Of shards that it does not know,
-    /// because they are not the launcher's, it need not be heard.
-    fn on_shards_failed(&mut self, group: usize, reason: String) -> Vec<Action> {
-        let is_up = self.groups.get(group).is_some_and(|group| group.state == State::Up);
-        if is_up && self.phase != Phase::Stopping {
-            self.fail_part(Part::Group(group), Report::ShardsFailed(group, reason))
-        } else {
-            Vec::new()
-        }
     }
 
     fn on_exited(&mut self, id: ProcessId, exit: Exit) -> Vec<Action> {

@@ -30,6 +30,8 @@ pub struct Supervised {
     pub is_removed: bool,
     /// Whether it was added while the others ran: then it is dropped if it fails before it was ever ready.
     pub is_added: bool,
+    /// Why the router cannot use it, for as long as that may have another cause.
+    pub blame: Option<String>,
     pub restarts: Restarts,
 }
 
@@ -37,7 +39,15 @@ impl Supervised {
     pub fn new(limit: RestartLimit) -> Self {
         let restarts = Restarts::new(limit);
         let state = State::Down;
-        Self { state, has_nodes: true, was_up: false, is_removed: false, is_added: false, restarts }
+        Self {
+            state,
+            has_nodes: true,
+            was_up: false,
+            is_removed: false,
+            is_added: false,
+            blame: None,
+            restarts,
+        }
     }
 
     /// Whether it was added, and was never ready.

@@ -1,6 +1,7 @@
 //! The state machine, step by step and over random histories.
 
 use super::ProcessId::Router;
+use super::messages::BLAME_DELAY;
 use super::*;
 
 pub const TIMEOUTS: Timeouts = Timeouts { startup: Duration::from_secs(9), grace: Duration::from_secs(90) };
@@ -123,12 +124,29 @@ fn the_group_of_a_dead_shard_is_restarted_and_the_router_stays() {
 fn a_shard_that_hangs_or_errs_is_killed_with_its_group_once() {
     let hung = Event::Hung(shard(1), "silent".to_owned());
     let failed = Event::ShardsFailed(0, "not a number".to_owned());
-    for (first, second) in [(hung.clone(), failed.clone()), (failed, hung)] {
+    for (first, second) in [(hung.clone(), failed.clone()), (Event::TimeUp(Timer::Blame(0)), hung)] {
         let mut supervisor = serving();
+        supervisor.on(failed.clone(), at(60));
         let actions = supervisor.on(first, at(60));
         assert_eq!(actions[1..3], [Action::Kill(shard(0)), Action::Kill(shard(1))]);
         assert_eq!(supervisor.on(second, at(60)), [], "it is being killed");
     }
+}
+
+#[test]
+fn shards_that_are_others_than_those_the_router_blames_go_on() {
+    let failed = || Event::ShardsFailed(0, "its stream broke".to_owned());
+    let mut supervisor = serving_by_the_first();
+    supervisor.on(failed(), at(60));
+    supervisor.on(Event::Exited(alone(0), exit(false)), at(60));
+    supervisor.on(Event::Ready(alone(0)), at(60));
+    assert_eq!(supervisor.on(Event::TimeUp(Timer::Blame(0)), at(60)), [], "they were started since");
+    supervisor.on(failed(), at(61));
+    let actions = supervisor.on(Event::ShardsBack(0), at(61));
+    assert_eq!(actions, [Action::ClearTimer(Timer::Blame(0))], "the router was late, and has others by now");
+    assert_eq!(supervisor.on(Event::TimeUp(Timer::Blame(0)), at(61)), []);
+    assert_eq!(supervisor.on(Event::ShardsBack(0), at(61)), [], "they are not blamed");
+    assert_eq!(supervisor.on(Event::ShardsBack(7), at(61)), [], "it is not the launcher's");
 }
 
 #[test]
@@ -244,7 +262,8 @@ fn a_replica_is_restarted_alone_and_the_router_only_waits_for_the_first() {
     assert_eq!(starts(&actions), [alone(1)]);
     assert!(!actions.iter().any(|action| matches!(action, Action::Kill(_))), "the others go on");
     let failed = Event::ShardsFailed(0, "not a number".to_owned());
-    assert!(supervisor.on(failed.clone(), at(61)).contains(&Action::Kill(alone(0))));
+    assert_eq!(supervisor.on(failed, at(61)), [Action::SetTimer(Timer::Blame(0), BLAME_DELAY)]);
+    assert!(supervisor.on(Event::TimeUp(Timer::Blame(0)), at(62)).contains(&Action::Kill(alone(0))));
     assert_eq!(supervisor.on(Event::ShardsFailed(7, String::new()), at(61)), [], "it is not the launcher's");
 }
 
@@ -320,6 +339,7 @@ fn a_replica_that_is_down_or_restarts_is_removed_without_being_started_again() {
     assert!(actions.contains(&Action::Report(Report::Removed(1))), "it waited to be started: {actions:?}");
     assert_eq!(supervisor.on(Event::TimeUp(Timer::Group(1)), at(61)), []);
     supervisor.on(Event::ShardsFailed(2, String::new()), at(62));
+    supervisor.on(Event::TimeUp(Timer::Blame(2)), at(62));
     assert_eq!(supervisor.on(Event::Removed(2), at(62)), [], "it is killed already");
     let actions = supervisor.on(Event::Exited(alone(2), exit(false)), at(63));
     assert!(actions.contains(&Action::Report(Report::Removed(2))) && starts(&actions).is_empty());
@@ -465,6 +485,7 @@ fn random_event(
         (6, ..) if random.is_multiple_of(7) => Event::NodeLost(of_nodes),
         (6, ..) => Event::NodesComplete(of_nodes),
         (8, ..) if random.is_multiple_of(5) => Event::Added(random as usize / 16 % 3),
+        (5, ..) if random.is_multiple_of(3) => Event::ShardsBack(random as usize / 16 % 3),
         (5, ..) => Event::ShardsFailed(random as usize / 16 % 3, String::new()),
         (7, _, Some(timer)) | (_, None, Some(timer)) => {
             timers.remove(&timer);

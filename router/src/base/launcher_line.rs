@@ -14,6 +14,7 @@ const LISTENING: &str = "listening on ";
 const ALIVE: &str = "alive";
 const SHARDS_OF: &str = "shards of replica ";
 const FAILED: &str = " failed: ";
+const BACK: &str = " are back";
 const REMOVED: &str = "removed replica ";
 const MODELS: &str = "serving models ";
 const AWAKE: &str = "awake models ";
@@ -30,6 +31,8 @@ pub enum Line {
     Alive,
     /// The shards of this replica cannot be used any longer, with the error that was seen.
     ShardsFailed(usize, String),
+    /// There are shards of this replica again, which are others.
+    ShardsBack(usize),
     /// This replica, or model, is forgotten: what computes it may end.
     Removed(usize),
     /// The models with these numbers are served now; new requests for others are refused.
@@ -52,6 +55,7 @@ impl fmt::Display for Line {
             Self::Awake(numbers) => write!(f, "{AWAKE}{}", joined(numbers)),
             Self::Room(number) => write!(f, "{ROOM}{number}"),
             Self::Access(line) => write!(f, "{ACCESS}{line}"),
+            Self::ShardsBack(replica) => write!(f, "{SHARDS_OF}{replica}{BACK}"),
             Self::ShardsFailed(replica, reason) => {
                 write!(f, "{SHARDS_OF}{replica}{FAILED}{}", reason.replace(['\r', '\n'], " "))
             }
@@ -72,6 +76,9 @@ impl FromStr for Line {
                 .parse()
                 .map(|replica| Self::ShardsFailed(replica, reason.to_owned()))
                 .map_err(drop);
+        }
+        if let Some(replica) = line.strip_prefix(SHARDS_OF).and_then(|it| it.strip_suffix(BACK)) {
+            return replica.parse().map(Self::ShardsBack).map_err(drop);
         }
         if let Some(replica) = line.strip_prefix(REMOVED) {
             return replica.parse().map(Self::Removed).map_err(drop);
@@ -119,6 +126,8 @@ mod tests {
             Line::Listening(address),
             Line::Alive,
             Line::ShardsFailed(2, "rank 1 failed: gone".to_owned()),
+            Line::ShardsBack(3),
+            Line::ShardsFailed(4, "its blocks are back".to_owned()),
             Line::Removed(1),
             Line::Models(vec![0, 12]),
             Line::Models(Vec::new()),
