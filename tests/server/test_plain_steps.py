@@ -1,7 +1,8 @@
 """Steps of plain decodes by one call into C: the tokens and bits of all other steps, and what they leave to these."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Sequential
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from driver import Driver, Sequence, execute_on, make_engine
 from family_models import CASES
 from penstock_kernels.native.decode_step import DecodeStep
 from penstock_kernels.native.recording import Calls
+from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.limiting_drafter import unlimited
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.pending import Computed
 from penstock_server.engine.plain_steps import PlainSteps
-from penstock_server.engine.plan import Admit, Append, Plan, Span
+from penstock_server.engine.plan import Admit, Append, Drafts, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from sampler_rows import random_params
 
@@ -290,6 +292,102 @@ def test_a_failure_fails_the_requests_and_changes_nothing(
     assert decode(engine, 2, PROMPT_LEN + 2).sampled_slots == [0, 1]
 
 
+class Guesses(Drafter):
+    """Stands in for drafters that are right now and then: knows the tokens of each slot, and changes some of them."""
+
+    def __init__(self, engine: Engine, known: Mapping[int, Sequential[int]], seed: int) -> None:
+        self._states, self._known, self._rng = engine.slots.states, known, random.Random(seed)
+        self.accepted: list[tuple[int, int]] = []
+
+    def draft(self, spans: Sequential[Span], wanted: Mapping[int, int]) -> Drafts:
+        return {slot: self._guess(slot, most) for slot, most in wanted.items()}
+
+    def accept(self, slot: int, num_right: int) -> None:
+        self.accepted.append((slot, num_right))
+
+    def _guess(self, slot: int, most: int) -> tuple[int, ...]:
+        first, count = self._states[slot].length, self._rng.randint(0, most)
+        return tuple(
+            token if self._rng.random() < 0.7 else token ^ 1
+            for token in self._known[slot][first : first + count]
+        )
+
+
+def tokens_of(engine: Engine, num_slots: int) -> dict[int, list[int]]:
+    """What these slots have."""
+    lengths = {slot: engine.slots.states[slot].length for slot in range(num_slots)}
+    return {slot: tokens.tolist() for slot, tokens in engine.slots.rows.known_tokens(lengths).items()}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drafts_are_right_and_wrong_as_in_other_steps(
+    engine: Engine, computed: list[bool], seed: int
+) -> None:
+    """Behind some slots, behind none, and as many as there are."""
+    params, num_steps = [SamplingParams(), DRAWN, SamplingParams(temperature=0.7, seed=9)], 5
+    begin(engine, params, num_decodes=28)
+    known = tokens_of(engine, len(params))
+
+    def told() -> list[Any]:
+        engine.clear()
+        begin(engine, params)
+        engine.drafter = guesses = Guesses(engine, known, seed)
+        steps = [decode(engine, 3, 60, open_drafts={0: 4, 1: 3, 2: 1}) for _ in range(num_steps)]
+        assert tokens_of(engine, 3) == {
+            slot: known[slot][: engine.slots.states[slot].length] for slot in range(3)
+        }
+        return [*map(shown, steps), [step.num_drafted for step in steps], guesses.accepted[-3 * num_steps :]]
+
+    told()
+    computed.clear()
+    by_one_call = told()
+    assert computed[-num_steps:] == [True] * num_steps
+    engine._plain = None
+    apart = told()
+    # Other steps are told of drafts when the next one begins, and of none where there are none.
+    rights = [(slot, right) for slot, right in by_one_call.pop() if right]
+    others = [(slot, right) for slot, right in apart.pop() if right]
+    assert others == rights[: len(others)]
+    assert by_one_call == apart
+
+
+def test_a_draft_whose_row_gets_no_token_is_not_right(engine: Engine, computed: list[bool]) -> None:
+    params = [DRAWN, SamplingParams(temperature=0.9, seed=7)]
+    begin(engine, params, num_decodes=28)
+    known = tokens_of(engine, 2)
+    length = PROMPT_LEN + 2
+    spoiled = known[0][length]
+    assert spoiled not in known[0][:length]
+    assert spoiled not in known[1]
+    decoder: Any = engine.model
+    embeddings = decoder.embedding.weight
+
+    def told() -> list[Any]:
+        engine.clear()
+        begin(engine, params)
+        engine.drafter = Guesses(engine, known, 0)
+        kept = embeddings[spoiled].clone()
+        embeddings[spoiled] = torch.nan
+        try:
+            drafts = {slot: tuple(known[slot][length : length + 2]) for slot in range(2)}
+            engine.drafter.draft = lambda *_: drafts  # type: ignore[method-assign]
+            steps = [decode(engine, 2, 60, open_drafts={0: 2, 1: 2})]
+            engine.drafter.draft = lambda *_: {}  # type: ignore[method-assign]
+            steps.append(decode(engine, 2, 60, open_drafts={0: 2, 1: 2}))
+        finally:
+            embeddings[spoiled] = kept
+        return [*map(shown, steps), steps[0].num_drafted]
+
+    told()
+    by_one_call = told()
+    (first, *_, no_errors), (_, *_, errors), num_drafted = by_one_call
+    assert (first, no_errors, num_drafted) == ([0, 1, 1, 1], [], {0: 2, 1: 2})
+    assert len(errors) == 1
+    assert computed[-2:] == [True] * 2
+    engine._plain = None
+    assert told() == by_one_call
+
+
 @pytest.mark.parametrize("heads", [eagle_head, medusa_heads])
 @pytest.mark.parametrize("period", [3, 30])
 def test_who_reads_hidden_states_is_told_those_of_one_call(
@@ -330,7 +428,7 @@ def test_who_reads_hidden_states_is_told_those_of_one_call(
     told()
     computed.clear()
     by_one_call = told()
-    assert sum(computed) == 60 - 60 // period
+    assert sum(computed) == 60, "with drafts and without"
     engine._plain = None
     assert told() == by_one_call
     assert [len(slots) for slots, *_ in by_one_call[period - 1 :: period]] == [7] * (60 // period)

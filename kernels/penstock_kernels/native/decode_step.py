@@ -1,4 +1,6 @@
-"""A step of plain decodes by one call into C: checked, computed by a recorded step, and its tokens chosen."""
+"""A step of plain decodes, and of what is drafted behind them, by one call into C: checked, computed by a recorded
+step, and its tokens chosen.
+"""
 
 import ctypes
 from typing import Any, NamedTuple
@@ -25,20 +27,29 @@ class _Call(ctypes.Structure):
     _fields_ = (
         ("stage", ctypes.POINTER(StageCall)),
         ("choose", ctypes.POINTER(ChooseCall)),
-        *((name, ctypes.c_void_p) for name in ("calls", "inputs")),
-        *((name, ctypes.c_int64) for name in ("input_stride", "num_calls")),
+        *((name, ctypes.c_void_p) for name in ("calls", "inputs", "drafted", "num_right")),
+        *((name, ctypes.c_int64) for name in ("input_stride", "num_calls", "num_counted")),
         ("laps_us", ctypes.c_int64 * _NUM_LAPS),
     )
 
 
+class Drafts(NamedTuple):
+    """How many tokens are drafted behind each span, and all of them, one after the other."""
+
+    counts: Numbers
+    token_ids: Numbers
+
+
 class Decoded(NamedTuple):
-    """What the slots chose, all [num_slots], and what it took to check, to compute and to choose."""
+    """What the slots chose, a row for each token that they got, and what it took to check, to compute and to choose."""
 
     slots: Numbers
     token_ids: Numbers
     logprobs: "np.ndarray[Any, np.dtype[np.float32]]"
     finite: "np.ndarray[Any, np.dtype[np.bool_]]"
     laps_us: list[int]
+    # Of the tokens drafted behind each span.
+    num_right: Numbers
 
 
 class DecodeStep:
@@ -72,36 +83,44 @@ class DecodeStep:
         assert compiled is not None, "the step was recorded with it"
         self._step: Any = compiled.penstock_decode_step
 
-    def run(self, spans: Numbers) -> Decoded | None:
-        """Spans are [3, count] of slots, starts and lengths, with 0 < count <= size.
+    def run(self, spans: Numbers, drafts: Drafts | None = None) -> Decoded | None:
+        """Spans are [3, num_spans] of slots, starts and lengths; with what is drafted they have 0 < count <= size rows.
 
-        None, and nothing is changed, unless all are valid decodes of different plain slots. Slots that get a token are
-        one longer. Raises what an op of the step raises; then nothing is changed, either.
+        None, and nothing is changed, unless all are valid decodes of different plain slots. Slots that get tokens are
+        as much longer. Raises what an op of the step raises; then nothing is changed, either.
         """
-        count, choose = spans.shape[1], self._choose
+        num_spans, choose = spans.shape[1], self._choose
+        counts, drafted = (None, None) if drafts is None else map(np.ascontiguousarray, drafts)
+        count = num_spans if drafted is None else num_spans + len(drafted)
         num_bytes = 5 * count
         spans = np.ascontiguousarray(spans)
-        numbers = self._stager.begin(spans, self._size, count, num_more=count + -(-num_bytes // 8))
+        num_more = count + num_spans + -(-num_bytes // 8)
+        numbers = self._stager.begin(spans, self._size, count, counts, num_more)
         columns = 2 * self._size
         slots, first = columns + count, columns + 5 * count
         place = numbers.ctypes.data
         choose.slots = place + 8 * slots
         choose.lengths = choose.slots + 8 * count
+        right = first + count
         choose.token_ids = place + 8 * first
-        choose.logprobs = choose.token_ids + 8 * count
+        choose.logprobs = place + 8 * (right + num_spans)
         choose.finite = choose.logprobs + 4 * count
         choose.num_rows = count
         choose.num_threads = self._num_threads if count * self._vocab_size >= WORTH_THREADS else 1
+        self._call.num_right = place + 8 * right
+        self._call.drafted = None if drafted is None else drafted.ctypes.data
         done = self._step(ctypes.byref(self._call))
         if done == _NOT_PLAIN:
             return None
         if done < len(self._calls):
             raise no_memory() if done == _NO_MEMORY else self._calls.failure(done)
-        found = numbers[first + count :].view(np.uint8)
+        found = numbers[right + num_spans :].view(np.uint8)
+        counted = self._call.num_counted
         return Decoded(
-            numbers[slots : slots + count],
-            numbers[first : first + count],
-            found[: 4 * count].view(np.float32),
-            found[4 * count : num_bytes].view(np.bool_),
+            numbers[slots : slots + counted],
+            numbers[first : first + counted],
+            found[: 4 * counted].view(np.float32),
+            found[4 * count : 4 * count + counted].view(np.bool_),
             self._call.laps_us[:],
+            numbers[right : right + num_spans],
         )

@@ -1,11 +1,12 @@
 """What is drafted in a step of decodes that is given as arrays, and how much of it was right."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
-from penstock_server.engine.plan import Drafts, Numbers
+from penstock_server.engine.plan import Drafts, Numbers, Span
 from penstock_server.engine.token_tree import TokenTree, right_path
 
 
@@ -24,6 +25,21 @@ class Drafted:
     def firsts(self) -> Numbers:
         """The first row of each span."""
         return self.counts.cumsum() - self.counts + np.arange(len(self.counts))
+
+    @property
+    def token_ids(self) -> Numbers:
+        """All that is drafted, one after the other."""
+        return np.array([*chain.from_iterable(self.tokens)], dtype=np.int64)
+
+    def extended(self, spans: Iterable[Span]) -> list[Span]:
+        """The spans, drafts included."""
+        pairs = zip(spans, self.tokens, strict=True)
+        return [Span(span.slot, span.start, 1 + len(tokens), tokens) for span, tokens in pairs]
+
+    def numbers(self, but: Container[int]) -> dict[int, int]:
+        """How many tokens are drafted for each slot that has any, and is none of these."""
+        pairs = zip(self.slots, self.tokens, strict=True)
+        return {slot: len(tokens) for slot, tokens in pairs if tokens and slot not in but}
 
     @property
     def shifts(self) -> Numbers:

@@ -155,19 +155,10 @@ class Engine:
         decodes = None if spans is None else self._decodes(spans)
         is_tapped = self.drafter.reads_step
         heading = heading or Heading(Place(plan.epoch, plan.step), is_tapped=is_tapped, late=list(late))
+        pending = PendingOutcome(plan, list(errors.values()), clock, heading, late_slots=late)
         if spans is None or decodes is None or not self._can_join(decodes, wanted):
-            pending = PendingOutcome(plan, list(errors.values()), clock, heading, late_slots=late)
             return self._launch_spans(pending, wanted, errors)
-        pending = PendingOutcome(plan, [], clock, heading, late_slots=late)
-        # Where nothing is to be drafted it takes in what it kept of the steps before.
-        takes = plan.open_drafts and (wanted or self.drafter.takes_in)
-        draft = self.drafter.draft_trees if self._can_branch else self.drafter.draft
-        drafts = self._drafts(draft, spans, wanted) if takes else {}
-        if any(drafts.values()):
-            self._start_drafted(pending, spans, drafts)
-        else:
-            self._start(pending, spans, decodes)
-        return pending
+        return self._launch_decodes(pending, spans, decodes, wanted)
 
     def _worth(self, plan: Plan) -> Mapping[int, int]:
         """What is likely to pay of what the plan may draft, by slot."""
@@ -192,14 +183,26 @@ class Engine:
         """Whether a step of decodes may have drafts that are trees."""
         return self.graphs is not None and self.graphs.takes_trees
 
-    def _start_drafted(self, pending: PendingOutcome, spans: Spans, drafts: Drafts) -> None:
+    def _launch_decodes(
+        self, pending: PendingOutcome, spans: Spans, decodes: Decodes, wanted: Mapping[int, int]
+    ) -> Launched:
         """Start the step over these decodes, and over what is drafted behind them."""
-        extended = self.slots.extend(spans, drafts)
-        decodes = self._decodes(spans, Drafted([span.slot for span in extended], drafts))
-        assert decodes is not None, "drafts are for plain slots that have room for them"
-        pending.accept, pending.keep = self._accept, self._keep
-        self._drafting = pending
-        self._start(pending, extended, decodes)
+        # Where nothing is to be drafted it takes in what it kept of the steps before.
+        takes = pending.plan.open_drafts and (wanted or self.drafter.takes_in)
+        draft = self.drafter.draft_trees if self._can_branch else self.drafter.draft
+        drafts = self._drafts(draft, spans, wanted) if takes else {}
+        drafted = Drafted([span.slot for span in spans], drafts) if any(drafts.values()) else None
+        at_once = self._plain if wanted and not pending.late_slots else None
+        if at_once and (computed := at_once.launch(pending.plan, spans, self.drafter, drafted)):
+            return computed
+        if drafted is None:
+            self._start(pending, spans, decodes)
+            return pending
+        extended, joined = self.slots.extend(spans, drafts), self._decodes(spans, drafted)
+        assert joined is not None, "drafts are for plain slots that have room for them"
+        pending.accept, pending.keep, self._drafting = self._accept, self._keep, pending
+        self._start(pending, extended, joined)
+        return pending
 
     def _graph_size(self, num_rows: int) -> int | None:
         return self.graphs.size_of(num_rows) if self.graphs else None

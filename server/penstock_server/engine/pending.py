@@ -263,8 +263,7 @@ class PendingOutcome:
         slots = np.repeat(np.array(drafted.slots), 1 + drafted.counts)
         columns = (slots, sampled.token_ids.numpy(), sampled.logprobs.numpy())
         outcome.sampled = Tokens(*(column[rows] for column in columns))
-        numbers = zip(drafted.slots, drafted.counts.tolist(), strict=True)
-        outcome.num_drafted.update((slot, n) for slot, n in numbers if n and slot not in failed)
+        outcome.num_drafted.update(drafted.numbers(but=failed))
 
     def _failures(self, rows: list[SampledRow], sampled: Sampled) -> dict[int, SlotError]:
         """Rows that got no token. Their slots continue as if they had one, because plans in flight assume it."""
