@@ -27,7 +27,7 @@ from open_spans import (
 from penstock_server.base.errors import StartError
 from penstock_server.engine import head_drafter
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.head_drafter import HeadDrafter
+from penstock_server.engine.head_drafter import LONGEST_FIRST, HeadDrafter
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.step import Step
@@ -238,6 +238,7 @@ def test_what_could_not_be_computed_is_not_tried_again(
     engine = drafting(model, right)
     head = engine.drafter
     assert isinstance(head, HeadDrafter)
+    head._longest = LONGEST_FIRST
     tokens, blocks = [*range(100, 130)], list(range(NUM_BLOCKS))
 
     def fail(*_given: Any) -> None:

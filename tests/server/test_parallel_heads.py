@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,14 @@ def test_a_head_that_guesses_in_turn_may_have_several_layers_too(
 
 
 def check_drafts(engine: Engine, expected: Callable[[list[int], int], list[int]]) -> None:
-    """Drafts behind a prompt that is longer than a pass with drafts, at once and in chunks, and behind those drafts."""
+    """Drafts behind a prompt that is longer than a pass with drafts, and one that is not, whole and in chunks; and then
+    behind those drafts."""
     tokens = [5, *range(200, 228)]
+    assert isinstance(engine.drafter, HeadDrafter)
     assert len(tokens) > LONGEST_FIRST
     admitted = [Admit(0, tokens, len(tokens), list(range(NUM_BLOCKS)), SamplingParams())]
-    for chunk in (len(tokens), 6):
+    for chunk, longest in product((len(tokens), 6), {LONGEST_FIRST, engine.drafter._longest}):
+        engine.drafter._longest = longest
         engine.clear()
         execute, known = execute_on(engine), list(tokens)
         for start in range(0, len(tokens), chunk):

@@ -44,7 +44,7 @@ from penstock_server.network.upload import to_device
 logger = logging.getLogger(__name__)
 
 # More positions of a slot than these are computed before the pass that drafts its first token, but for the last one.
-# On CUDA a graph has one position of each slot.
+# On CUDA a graph has one position of each slot. A recorded pass has room for more.
 LONGEST_FIRST = 24
 # Bytes of states that it may keep while nothing is drafted: of a prompt whose sequence has ended by then it computes
 # nothing.
@@ -81,11 +81,12 @@ class HeadDrafter(GraphedDrafter):
         self._slots = slots
         self._group = group
         self._staging = Staging(slots, ahead=1)
-        self._longest = 1 if slots.device.type == "cuda" else LONGEST_FIRST
         self._guided = Guided(slots, group)
         self._pact = StepPact(group, slots.device, _report)
         records = can_record(slots.device) and head.capturable
         self._recorded = self._recording(slots) if records else None
+        unrecorded = 1 if slots.device.type == "cuda" else LONGEST_FIRST
+        self._longest = unrecorded if self._recorded is None else self._recorded.most_of_slot
         sees_trees = isinstance(head.facts, ModelSpec) and head.facts.sees_trees
         branching = records and branches > 1 and sees_trees
         self._trees = self._tree_recording(slots, group, branches) if branching else None
@@ -138,7 +139,8 @@ class HeadDrafter(GraphedDrafter):
         numbers = {
             slot: number for slot, number in wanted.items() if number > 0 and self._can_guess(slot, runs)
         }
-        long = {slot: run for slot, run in runs.items() if len(run.states) > self._longest}
+        longest = self._longest_of(len(runs))
+        long = {slot: run for slot, run in runs.items() if len(run.states) > longest}
         # The pass that drafts the first token computes the last position, too.
         leading = {slot: run.before(run.end - (slot in numbers)) for slot, run in long.items()}
         for part in self._parts(leading):
@@ -173,6 +175,13 @@ class HeadDrafter(GraphedDrafter):
         state = self._slots.states.get(slot)
         has_gap = state is not None and self._kept.end(slot) + LONGEST_FIRST < state.length
         return has_gap or self._kept.count(slot) > self._longest
+
+    def _longest_of(self, num_slots: int) -> int:
+        """The positions of each of so many slots that the pass may have."""
+        most = self._slots.limits.max_step_tokens
+        if self._recorded is not None:
+            most = min(most, self._recorded.most_rows // max(1, num_slots))
+        return max(1, min(self._longest, most))
 
     def _parts(self, runs: Mapping[int, Run]) -> Iterator[dict[int, Run]]:
         """The same positions, in parts of no more than a step has."""

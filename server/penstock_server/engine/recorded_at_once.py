@@ -24,8 +24,6 @@ from penstock_server.network.kv_cache import KVCache
 class RecordedAtOnce(ToldPass):
     """A recording for each number of positions, and of drafts among them. The runs of slots have their stand-ins."""
 
-    most_rows = 128
-
     def __init__(self, head: EagleHead, cache: KVCache, slots: Slots) -> None:
         super().__init__("passes of a head that guesses at once", head, cache, slots)
         # Of each draft its row, slot and position.

@@ -21,7 +21,7 @@ MOST_PASSES = 16
 
 
 class RecordedPasses(KeptPass):
-    """A recording for each number of positions in the first pass, and for each number of slots and passes."""
+    """A recording for some numbers of positions in the first pass, and for each number of slots and passes."""
 
     def __init__(self, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
         super().__init__("passes of a head", head, cache, slots)

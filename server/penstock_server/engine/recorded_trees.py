@@ -56,7 +56,7 @@ class _Slot:
 
 
 class RecordedTrees(KeptPass):
-    """A recording for each number of positions in the first pass, and of guesses in the others."""
+    """A recording for some numbers of positions in the first pass, and of guesses in the others."""
 
     def __init__(
         self, head: EagleHead | MtpHead, cache: KVCache, slots: Slots, group: Group, branches: int

@@ -33,8 +33,9 @@ class Wanted(NamedTuple):
 class ToldPass:
     """Over so many positions at most; the recordings are of those who draft."""
 
-    # More positions are computed op by op.
-    most_rows = 64
+    # More positions are computed op by op, in all and of one slot.
+    most_rows = 128
+    most_of_slot = 64
 
     def __init__(self, name: str, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
         """`name`: what is recorded, for the log."""
@@ -104,16 +105,20 @@ class KeptPass(ToldPass):
         self._last = Shared(1, slots.limits.num_slots)
 
     def run_told(self, wanted: Sequence[Wanted]) -> None:
-        """The pass over what it was told, recorded by its number of positions."""
+        """The pass over what it was told, filled up with positions of the spare row, recorded by their number."""
         ends = self.begin(wanted)
         self._last.here[0, : len(ends)] = [end - 1 for end in ends]
-        self._run_first(ends[-1])
+        num_rows = _filled_up(ends[-1])
+        self.told.here[:, ends[-1] : num_rows] = [[self.slots.rows.spare], [0]]
+        self._run_first(num_rows)
 
     def told_ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
-        """The same for so many slots, each of which was told a token and those drafted before it."""
+        """The same for so many slots, each of which was told a token and those drafted before it. One may be told a
+        prompt."""
         self.told.fill(self.slots.rows.spare, 0)
-        most = min(count * (max_drafts + 1), self.most_rows)
-        return (partial(self._run_first, num_rows) for num_rows in range(count, most + 1))
+        most = min(count * (max_drafts + 1), self.most_rows) if count > 1 else self.most_of_slot
+        sizes = sorted({_filled_up(num_rows) for num_rows in range(count, most + 1)})
+        return (partial(self._run_first, num_rows) for num_rows in sizes)
 
     def last_rows(self, count: int) -> torch.Tensor:
         """What the pass returned for the last positions of so many slots; may be recorded."""
@@ -124,6 +129,12 @@ class KeptPass(ToldPass):
 
     def _compute_first(self, num_rows: int) -> None:
         self._returned[:num_rows].copy_(self.compute_told(num_rows))
+
+
+def _filled_up(num_rows: int) -> int:
+    """The rows of the pass that is recorded for so many: there are few of these, and they have few rows more."""
+    step = 1 if num_rows <= 8 else 4 if num_rows <= 32 else 16
+    return -(-num_rows // step) * step
 
 
 class Shared:
