@@ -7,9 +7,11 @@ from typing import Any
 import oracle
 import pytest
 import thread_ranks
+import tiny_model
 import torch
 from conftest import SavedModel
 from driver import Driver, Sequence, execute_on, make_engine
+from family_models import CASES
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
 from safetensors.torch import load_file, save_file
@@ -98,6 +100,15 @@ def test_a_scale_that_is_none_is_refused(saved_model: Callable[..., SavedModel],
     folder = with_scales(saved_model("llama", **CALM).folder, tmp_path, -1.0, 1.0, "self_attn.{}_scale")
     with pytest.raises(StartError, match="k_scale is -1; a scale must be above 0 and finite"):
         make_engine(folder, kv_cache_dtype="fp8")
+
+
+def test_a_model_without_keys_and_values_has_no_use_for_it(tmp_path: Path) -> None:
+    options = dict(CASES["mamba2"])
+    tiny_model.save(tmp_path, tiny_model.TinyModel(options.pop("family"), options))
+    with pytest.raises(
+        StartError, match="--kv-cache-dtype fp8: no layer of this model keeps keys and values"
+    ):
+        make_engine(tmp_path, kv_cache_dtype="fp8")
 
 
 def test_two_ranks_and_a_borrowed_model_have_it_too(

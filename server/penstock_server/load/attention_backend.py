@@ -50,6 +50,10 @@ def choose_backend(
         raise StartError(
             "--batch-invariant: the products of recurrent layers depend on the number of rows; leave it out"
         )
+    if cache_dtype != dtype and not any(layer.has_cache for layer in spec.layers):
+        raise StartError(
+            f"--kv-cache-dtype {config.cache.dtype}: no layer of this model keeps keys and values; use auto"
+        )
     if spec.latent is not None:
         return _for_latents(config, spec.latent, dtype, cache_dtype, device)
     chosen = []
