@@ -4,8 +4,9 @@ How many tokens it gives is expected of its slots, and how long it takes was mea
 model and the machine, and differs between ranks, so the first rank's decision is that of all.
 
 A step is measured behind some of its kind. While it is computed, the router hands out the tokens of steps before, on
-the same processors: a single step without drafts would pay for the many tokens of the one before it. A step in which
-something is computed for the first time, and recorded, says nothing about later ones.
+the same processors: the first steps without drafts pay for the many tokens of those before them, the fourth still with
+a tenth of its time. A step in which something is computed for the first time, and recorded, says nothing about later
+ones.
 """
 
 import time
@@ -21,11 +22,12 @@ from penstock_server.network.distributed import Group
 # So many steps of a kind have to be measured before it is compared.
 _FEWEST = 4
 # So many steps of its kind are before one that is measured: one without drafts, and one with drafts, which a text that
-# seldom repeats has but a few of in a row. So many steps it takes to measure either.
-_BEFORE, _BEFORE_DRAFTED = 3, 1
-NUM_TRIES = _BEFORE + 1
-# Until there are enough, the last of each so many steps are without drafts.
-_FIRST_PERIOD = 2 * NUM_TRIES
+# seldom repeats has but a few of in a row.
+_BEFORE, _BEFORE_DRAFTED = 7, 1
+# So many steps are tried: without drafts, to measure one, and with drafts.
+_NUM_PLAIN, NUM_TRIES = _BEFORE + 1, 4
+# Until there are enough of both, the last of each so many steps are without drafts.
+_FIRST_PERIOD = NUM_TRIES + _NUM_PLAIN
 # At the end of so many steps the kind that does not pay may be tried, to see whether that has changed. It takes this
 # part of the time, and half of it each time that it has not, down to the other.
 PERIOD = 64
@@ -151,7 +153,7 @@ class StepTimes:
         is_near = PERIOD - NUM_TRIES - _AWAKE <= place < PERIOD - NUM_TRIES
         if not (expected or is_near):
             return Decision.REST
-        if place == PERIOD - NUM_TRIES:
+        if place == PERIOD - _NUM_PLAIN:
             self._tried = None
         mine = Decision.REST
         if expected:
@@ -167,9 +169,11 @@ class StepTimes:
         pays = gain >= cost
         if pays and known != num_rows:
             return self._explored(num_rows)
-        if place == PERIOD - NUM_TRIES:
+        if place == PERIOD - (_NUM_PLAIN if pays else NUM_TRIES):
             self._tried = self._begin_tries(self._costs[num_rows], pays, cost)
         if self._tried is not None and place >= PERIOD - NUM_TRIES:
+            return self._tried
+        if self._tried == Decision.NO_DRAFTS and place >= PERIOD - _NUM_PLAIN:
             return self._tried
         return Decision.DRAFTS if pays else Decision.REST
 
@@ -184,7 +188,7 @@ class StepTimes:
     def _explored(self, num_rows: int) -> Decision:
         place = self._num_explored % _FIRST_PERIOD
         self._num_explored += 1
-        is_plain = place >= _FIRST_PERIOD - NUM_TRIES and self._costs[num_rows].plain.count < _FEWEST
+        is_plain = place >= _FIRST_PERIOD - _NUM_PLAIN and self._costs[num_rows].plain.count < _FEWEST
         return Decision.NO_DRAFTS if is_plain else Decision.DRAFTS
 
     def _begin_tries(self, costs: _Costs, pays: bool, cost: float) -> Decision | None:
@@ -194,7 +198,7 @@ class StepTimes:
             return None
         self._tried_part = _TRIED_PART if pays != self._paid else max(self._tried_part / 2, _LEAST_TRIED_PART)
         self._paid = pays
-        spent = NUM_TRIES * (1 / cost if pays else cost)
+        spent = _NUM_PLAIN / cost if pays else NUM_TRIES * cost
         # Where drafts pay, slots whose drafts were wrong are tried in the periods between.
         self._num_left = max(int(pays), int(spent / (self._tried_part * PERIOD)))
         # What was measured long ago counts less.
