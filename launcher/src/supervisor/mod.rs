@@ -20,6 +20,8 @@ mod supervised;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_of_blame;
+#[cfg(test)]
 mod tests_of_models;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -172,7 +174,8 @@ impl Supervisor {
             _ => {}
         }
         let members = self.members(part);
-        (self.part(part).state, self.part(part).blame) = (State::Starting, None);
+        let starting = self.part(part);
+        (starting.state, starting.is_taken, starting.blame) = (State::Starting, false, None);
         self.alive.extend(&members);
         self.waiting.extend(&members);
         let timeout = if part == Part::Router { ROUTER_TIMEOUT } else { self.timeouts.startup };

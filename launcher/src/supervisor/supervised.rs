@@ -30,6 +30,8 @@ pub struct Supervised {
     pub is_removed: bool,
     /// Whether it was added while the others ran: then it is dropped if it fails before it was ever ready.
     pub is_added: bool,
+    /// Whether the router has had it since it was started.
+    pub is_taken: bool,
     /// Why the router cannot use it, for as long as that may have another cause.
     pub blame: Option<String>,
     pub restarts: Restarts,
@@ -45,6 +47,7 @@ impl Supervised {
             was_up: false,
             is_removed: false,
             is_added: false,
+            is_taken: false,
             blame: None,
             restarts,
         }

@@ -30,7 +30,7 @@ fn started(num_shards: usize) -> (Supervisor, Vec<Action>) {
 }
 
 /// Two replicas of one shard each, the first of which serves while the other still loads.
-fn serving_by_the_first() -> Supervisor {
+pub fn serving_by_the_first() -> Supervisor {
     let (mut supervisor, actions) = Supervisor::start((2, 1), &[], TIMEOUTS, LIMIT);
     assert_eq!(starts(&actions), [alone(0), alone(1)]);
     assert_eq!(starts(&supervisor.on(Event::Ready(alone(0)), at(1))), [Router]);
@@ -131,22 +131,6 @@ fn a_shard_that_hangs_or_errs_is_killed_with_its_group_once() {
         assert_eq!(actions[1..3], [Action::Kill(shard(0)), Action::Kill(shard(1))]);
         assert_eq!(supervisor.on(second, at(60)), [], "it is being killed");
     }
-}
-
-#[test]
-fn shards_that_are_others_than_those_the_router_blames_go_on() {
-    let failed = || Event::ShardsFailed(0, "its stream broke".to_owned());
-    let mut supervisor = serving_by_the_first();
-    supervisor.on(failed(), at(60));
-    supervisor.on(Event::Exited(alone(0), exit(false)), at(60));
-    supervisor.on(Event::Ready(alone(0)), at(60));
-    assert_eq!(supervisor.on(Event::TimeUp(Timer::Blame(0)), at(60)), [], "they were started since");
-    supervisor.on(failed(), at(61));
-    let actions = supervisor.on(Event::ShardsBack(0), at(61));
-    assert_eq!(actions, [Action::ClearTimer(Timer::Blame(0))], "the router was late, and has others by now");
-    assert_eq!(supervisor.on(Event::TimeUp(Timer::Blame(0)), at(61)), []);
-    assert_eq!(supervisor.on(Event::ShardsBack(0), at(61)), [], "they are not blamed");
-    assert_eq!(supervisor.on(Event::ShardsBack(7), at(61)), [], "it is not the launcher's");
 }
 
 #[test]
