@@ -208,6 +208,26 @@ def test_who_drafts_computes_no_prompts_where_that_does_not_pay() -> None:
     assert not followed(costly.drafter, [prompt], {})
 
 
+def test_slots_are_judged_once_until_more_is_known_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing is drafted that would take as long as to launch a step of a small model."""
+    server = Server(lambda has_drafts: 9.0 if has_drafts else 1.0, right=2)
+    server.run(64 * 3 + 1)
+    judged, expected = list[int](), server.drafter.rates.expected
+
+    def watched(slot: int, number: int) -> float:
+        judged.append(slot)
+        return expected(slot, number)
+
+    monkeypatch.setattr(server.drafter.rates, "expected", watched)
+    assert not any(server.run(40))
+    assert not judged
+    server.drafter.follow(Plan(1, 1, admitted=[Admit(1, [5], 1, [0], SamplingParams())]))
+    server.run(2)
+    assert judged == [0, 1]
+    server.run(1, num_rows=1)
+    assert judged == [0, 1, 0]
+
+
 def test_drafts_that_pay_go_on() -> None:
     server = Server(lambda has_drafts: 1.5 if has_drafts else 1.0, right=1)
     server.run(64)
@@ -266,6 +286,20 @@ def test_steps_of_changing_numbers_of_rows_are_measured() -> None:
     drawn = random.Random(1).choices((2, 3), k=1000)
     drafted = [has for num_rows in drawn for has in server.run(1, num_rows)]
     assert 0 < sum(drafted[200:]) < 40
+
+
+@pytest.mark.parametrize("length", [4, 5, 7, 9])
+@pytest.mark.parametrize(("seconds", "least", "most"), [(1.0, 0.9, 1.0), (9.0, 0.0, 0.05)])
+def test_short_replies_are_measured_between_the_prompts_of_others(
+    length: int, seconds: float, least: float, most: float
+) -> None:
+    server, has_drafts = Server(lambda drafted: seconds if drafted else 1.0, right=2), list[bool]()
+    for _ in range(2000 // length):
+        admit = Admit(0, [5], 1, [0], SamplingParams())
+        server.drafter.follow(Plan(1, 0, admitted=[admit], spans=[Span(0, 0, 5)]))
+        server.now += 1.0
+        has_drafts += server.run(length, num_rows=1)
+    assert least <= sum(has_drafts[1000:]) / len(has_drafts[1000:]) <= most
 
 
 def test_a_pause_between_requests_is_no_slow_step() -> None:

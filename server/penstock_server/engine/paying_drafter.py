@@ -6,6 +6,7 @@ steps. Where too many sequences generate for drafts it is told nothing.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.limiting_drafter import LimitingDrafter
@@ -20,6 +21,13 @@ _LEAST_WORTH = 0.25
 # of the step. (A 110M-parameter Llama in float32 on one core: 0.11 with one row, 0.13 with 4, 0.10 with 8.) A GPU waits
 # for memory instead.
 CPU_ROW_COST = 0.1
+
+
+class _Likely(NamedTuple):
+    """Drafts by slot, and how many of them are expected to be right."""
+
+    numbers: Mapping[int, int]
+    expected: float
 
 
 class PayingDrafter(LimitingDrafter):
@@ -44,6 +52,9 @@ class PayingDrafter(LimitingDrafter):
         # Drafts of which it is not known whether they are right; of a tree those that were right, and one behind them.
         self._num_open: dict[int, int] = {}
         self._rests = False
+        # What was asked last, and what it came to: the same, until more is known of slots.
+        self._asked: tuple[object, ...] | None = None
+        self._likely = _Likely({}, 0.0)
         # The last plan, and whether too many sequences generate in it.
         self._plan: Plan | None = None
         self._is_full = False
@@ -51,6 +62,7 @@ class PayingDrafter(LimitingDrafter):
     def follow(self, plan: Plan) -> None:
         for admit in plan.admitted:
             self.rates.forget(admit.slot)
+            self._asked = None
         if self.times is not None:
             is_open_alone = (
                 bool(plan.spans) and len(plan.open_drafts) == len(plan.spans) and not plan.admitted
@@ -72,8 +84,9 @@ class PayingDrafter(LimitingDrafter):
         if num_rows == 0 or least >= 1:
             self._rests = True
             return {}
-        numbers = self._numbers(wanted, least, at_least=int(place >= PERIOD - NUM_TRIES))
-        decision, has_rested = self._decision(num_rows, numbers, place), self._rests
+        numbers, expected = self._judged(wanted, least, at_least=int(place >= PERIOD - NUM_TRIES))
+        has_rested = self._rests
+        decision = Decision.DRAFTS if self.times is None else self.times.decide(num_rows, expected, place)
         self._rests = decision == Decision.REST
         if has_rested and not self._rests and self.times is not None:
             self.times.leave_out()  # it may compute what it was told meanwhile
@@ -103,31 +116,33 @@ class PayingDrafter(LimitingDrafter):
 
     def accept(self, slot: int, num_right: int) -> None:
         self.rates.count(slot, num_right, has_wrong=num_right < self._num_open.pop(slot, 0))
+        self._asked = None
         self.inner.accept(slot, num_right)
 
     def clear(self) -> None:
         self.rates.clear()
         self._num_steps = 0
         self._num_open.clear()
+        self._asked = None
         self._rests = False
         if self.times is not None:
             self.times.clear()
         super().clear()
 
-    def _numbers(self, wanted: Mapping[int, int], least: float, at_least: int) -> dict[int, int]:
+    def _judged(self, wanted: Mapping[int, int], least: float, at_least: int) -> _Likely:
         """How many drafts of each slot are likely enough to count; slots with none are left out. All slots are tried in
         the same steps, which follow each other: drafts cost time, and times are measured."""
+        asked = (least, at_least, *wanted.items())
+        if asked == self._asked:
+            return self._likely
         worth = {
             slot: min(most, max(at_least, self.rates.num_worth(slot, most, least)))
             for slot, most in wanted.items()
         }
-        return {slot: number for slot, number in worth.items() if number > 0}
-
-    def _decision(self, num_rows: int, numbers: Mapping[int, int], place: int) -> Decision:
-        if self.times is None:
-            return Decision.DRAFTS
+        numbers = {slot: number for slot, number in worth.items() if number > 0}
         expected = sum(self.rates.expected(slot, number) for slot, number in numbers.items())
-        return self.times.decide(num_rows, expected, place)
+        self._asked, self._likely = asked, _Likely(numbers, expected)
+        return self._likely
 
     def _asks(self, wanted: Mapping[int, int]) -> bool:
         """Whether the other drafter is to do anything in a step."""

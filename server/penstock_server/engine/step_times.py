@@ -21,11 +21,11 @@ from penstock_server.network.distributed import Group
 
 # So many steps of a kind have to be measured before it is compared.
 _FEWEST = 4
-# So many steps of its kind are before one that is measured: one without drafts, and one with drafts, which a text that
-# seldom repeats has but a few of in a row.
-_BEFORE, _BEFORE_DRAFTED = 7, 1
+# So many steps of its kind are before one that is measured: one without drafts, behind steps with drafts and behind
+# others, as those with prompts; and one with drafts, which a text that seldom repeats has but a few of in a row.
+_BEHIND_DRAFTS, _BEFORE, _BEFORE_DRAFTED = 7, 3, 1
 # So many steps are tried: without drafts, to measure one, and with drafts.
-_NUM_PLAIN, NUM_TRIES = _BEFORE + 1, 4
+_NUM_PLAIN, NUM_TRIES = _BEHIND_DRAFTS + 1, 4
 # Until there are enough of both, the last of each so many steps are without drafts.
 _FIRST_PERIOD = NUM_TRIES + _NUM_PLAIN
 # At the end of so many steps the kind that does not pay may be tried, to see whether that has changed. It takes this
@@ -121,15 +121,24 @@ class StepTimes:
         # Whether those before it had drafts, if all of their spans were open, and how many were alike.
         self._had_drafts: bool | None = None
         self._num_alike = 0
+        # How many have to be, before one is measured.
+        self._num_before = _BEFORE
 
     def begin(self, num_rows: int | None) -> None:
         """A step begins, of so many open spans and no others; None: it is of another kind."""
         now, step = self._clock(), self._step
         had_drafts = None if step is None else step.has_drafts
-        self._num_alike = self._num_alike + 1 if had_drafts == self._had_drafts else 1
-        self._had_drafts = had_drafts
-        before = _BEFORE_DRAFTED if had_drafts else _BEFORE
-        if step is not None and self._num_alike > before and step.num_recorded == self._num_recorded():
+        if had_drafts != self._had_drafts:
+            self._num_before = (
+                _BEFORE_DRAFTED if had_drafts else _BEHIND_DRAFTS if self._had_drafts else _BEFORE
+            )
+            self._had_drafts, self._num_alike = had_drafts, 0
+        self._num_alike += 1
+        if (
+            step is not None
+            and self._num_alike > self._num_before
+            and step.num_recorded == self._num_recorded()
+        ):
             costs = self._costs[step.num_rows]
             (costs.drafted if had_drafts else costs.plain).add(now - step.begun)
         self._step = None if num_rows is None else _Step(now, self._num_recorded(), num_rows)
