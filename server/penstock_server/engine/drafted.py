@@ -1,12 +1,12 @@
 """What is drafted in a step of decodes that is given as arrays, and how much of it was right."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from functools import cached_property
 from itertools import chain
 
 import numpy as np
 
-from penstock_server.engine.plan import Drafts, Numbers, Span
+from penstock_server.engine.plan import Drafts, Numbers
 from penstock_server.engine.token_tree import TokenTree, right_path
 
 
@@ -15,7 +15,7 @@ class Drafted:
 
     def __init__(self, slots: Sequence[int], drafts: Drafts) -> None:
         """`slots`: those of the spans, in their order."""
-        self.slots = slots
+        self.slots, self.drafts = slots, drafts
         self.tokens = [drafts.get(slot, ()) for slot in slots]
         self.counts: Numbers = np.array([len(tokens) for tokens in self.tokens], dtype=np.int64)
         self.num_rows = len(slots) + int(self.counts.sum())
@@ -30,11 +30,6 @@ class Drafted:
     def token_ids(self) -> Numbers:
         """All that is drafted, one after the other."""
         return np.array([*chain.from_iterable(self.tokens)], dtype=np.int64)
-
-    def extended(self, spans: Iterable[Span]) -> list[Span]:
-        """The spans, drafts included."""
-        pairs = zip(spans, self.tokens, strict=True)
-        return [Span(span.slot, span.start, 1 + len(tokens), tokens) for span, tokens in pairs]
 
     def numbers(self, but: Container[int]) -> dict[int, int]:
         """How many tokens are drafted for each slot that has any, and is none of these."""

@@ -178,18 +178,14 @@ class Engine:
         joins = self.graphs is not None and self.graphs.joins and not decodes.apart
         return joins and self._graph_size(decodes.num_decodes + sum(wanted.values())) is not None
 
-    @property
-    def _can_branch(self) -> bool:
-        """Whether a step of decodes may have drafts that are trees."""
-        return self.graphs is not None and self.graphs.takes_trees
-
     def _launch_decodes(
         self, pending: PendingOutcome, spans: Spans, decodes: Decodes, wanted: Mapping[int, int]
     ) -> Launched:
         """Start the step over these decodes, and over what is drafted behind them."""
         # Where nothing is to be drafted it takes in what it kept of the steps before.
         takes = pending.plan.open_drafts and (wanted or self.drafter.takes_in)
-        draft = self.drafter.draft_trees if self._can_branch else self.drafter.draft
+        may_branch = self.graphs is not None and self.graphs.takes_trees
+        draft = self.drafter.draft_trees if may_branch else self.drafter.draft
         drafts = self._drafts(draft, spans, wanted) if takes else {}
         drafted = Drafted([span.slot for span in spans], drafts) if any(drafts.values()) else None
         at_once = self._plain if wanted and not pending.late_slots else None

@@ -16,7 +16,7 @@ from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.outcome import Outcome, SlotError, Timings, Tokens, not_finite
 from penstock_server.engine.pending import Computed
-from penstock_server.engine.plan import Plan, Spans
+from penstock_server.engine.plan import Plan, Spans, with_drafts
 from penstock_server.engine.slots import Slots
 
 
@@ -68,7 +68,7 @@ class PlainSteps:
         num_rows = len(spans) if drafted is None else drafted.num_rows
         states = self._graphs.states(num_rows) if drafter.reads_step else None
         if states is not None:
-            drafter.read(spans if drafted is None else drafted.extended(spans), states)
+            drafter.read(spans if drafted is None else with_drafts(spans, drafted.drafts), states)
         if drafted is not None:
             for slot, num_right in zip(drafted.slots, decoded.num_right.tolist(), strict=True):
                 drafter.accept(slot, num_right)

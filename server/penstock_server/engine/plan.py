@@ -1,6 +1,6 @@
 """Plans: what a step is to do. Plain types, with no protobuf and no tensors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -131,6 +131,16 @@ class Spans(Sequence[Span]):
 
     def __iter__(self) -> Iterator[Span]:
         return (Span(*span) for span in self.numbers.T.tolist())
+
+
+def with_drafts(spans: Iterable[Span], drafts: Drafts) -> list[Span]:
+    """The spans, and behind each the tokens drafted for its slot; one with any is the slot's last token before them."""
+    return [
+        Span(span.slot, span.start, 1 + len(drafted), drafted)
+        if (drafted := drafts.get(span.slot, ()))
+        else span
+        for span in spans
+    ]
 
 
 @dataclass(frozen=True, slots=True)

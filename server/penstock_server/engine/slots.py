@@ -5,7 +5,6 @@ the same spans, and a plan can be applied while the step of the plan before it s
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -22,7 +21,7 @@ from penstock_server.engine.exclusions import exclusions_of
 from penstock_server.engine.grammar import Choice, GrammarMasks, Grammars
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
-from penstock_server.engine.plan import Admit, Append, Appends, Drafts, Plan, Span, Spans
+from penstock_server.engine.plan import Admit, Append, Appends, Drafts, Plan, Span, Spans, with_drafts
 from penstock_server.engine.rows import Rows
 from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.slot_table import Decodes, SlotState, SlotTable
@@ -146,12 +145,7 @@ class Slots:
 
     def extend(self, spans: Sequence[Span], drafts: Drafts) -> list[Span]:
         """The spans with the tokens drafted for their slots, which are written into the rows."""
-        extended = [
-            replace(span, length=1 + len(drafted), drafts=drafted)
-            if (drafted := drafts.get(span.slot, ()))
-            else span
-            for span in spans
-        ]
+        extended = with_drafts(spans, drafts)
         for span in extended:
             self.rows.write_tokens(span.slot, span.known_end, span.drafts)
         self.rows.flush()
