@@ -173,8 +173,8 @@ def test_a_product_has_the_same_bits_in_any_batch(shape: tuple[int, int], dtype:
 
 
 @pytest.mark.usefixtures("has_amx")
-@pytest.mark.parametrize("lanes", [0, 4, 8])
-@pytest.mark.parametrize(("length", "columns"), [(1024, 75), (1032, 75), (2560, 779)])
+@pytest.mark.parametrize("lanes", [0, 4, 8, 16])
+@pytest.mark.parametrize(("length", "columns"), [(64, 113), (1024, 75), (1032, 75), (2560, 779)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_product_of_many_rows_has_the_bits_of_few(
     lanes: int, length: int, columns: int, dtype: torch.dtype
@@ -225,8 +225,9 @@ def test_every_width_of_vectors_adapts(lanes: int, dtype: torch.dtype, ranks: tu
 @pytest.mark.usefixtures("has_amx")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_weights_that_lie_apart_multiply_like_one(dtype: torch.dtype, threads: int) -> None:
-    x, weight, bias = (torch.randn(size).to(dtype) for size in ((5, 64), (2401, 64), (2401,)))
+@pytest.mark.parametrize("rows", [5, 100])
+def test_weights_that_lie_apart_multiply_like_one(dtype: torch.dtype, threads: int, rows: int) -> None:
+    x, weight, bias = (torch.randn(size).to(dtype) for size in ((rows, 64), (2401, 64), (2401,)))
     parts = tuple(part.clone() for part in torch.split(weight, [1, 31, 33, 2336]))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -240,12 +241,28 @@ def test_weights_that_lie_apart_multiply_like_one(dtype: torch.dtype, threads: i
         torch.set_num_threads(before)
 
 
-def test_a_product_with_what_is_not_finite_shows_it() -> None:
-    x, weight = torch.randn(3, 32), torch.randn(5, 32)
+@pytest.mark.usefixtures("has_amx")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", range(18, 31))
+def test_any_number_of_rows_and_columns_is_multiplied(dtype: torch.dtype, rows: int) -> None:
+    """Where columns are turned: blocks of every size, and columns that fill four vectors, two, one and none."""
+    num_rows = rows if dtype == torch.bfloat16 else rows + 96
+    weight, bias = torch.randn(64 + 32 + 16 + 5, 64).to(dtype), torch.randn(64 + 32 + 16 + 5).to(dtype)
+    x = torch.randn(num_rows, 64).to(dtype)
+    found = native_linear.multiply(x, (weight,), bias)
+    alone = [native_linear.multiply(x[row : row + 1], (weight,), bias) for row in range(num_rows)]
+    assert torch.equal(found, torch.cat(alone))
+    expected = x.double() @ weight.double().T + bias.double()
+    torch.testing.assert_close(found.double(), expected, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("rows", [3, 100])
+def test_a_product_with_what_is_not_finite_shows_it(rows: int) -> None:
+    x, weight = torch.randn(rows, 32), torch.randn(70, 32)
     x[1, 4] = float("nan")
     found = linear(x, weight)
     assert found[1].isnan().all()
-    assert found[[0, 2]].isfinite().all()
+    assert found[[0, *range(2, rows)]].isfinite().all()
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

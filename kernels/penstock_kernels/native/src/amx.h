@@ -5,20 +5,25 @@
 
 #include <stdint.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #if __GNUC__ >= 11 && defined(__linux__) && defined(__x86_64__)
 #define WITH_AMX
-#include <immintrin.h>
 #endif
 
 /* Rows of a tile, numbers of 16 bits in a row of it, the bytes of those, and numbers of 32 bits in a tile of sums. */
 enum { SIDE = 16, DEPTH = 32, TILE_ROW = 64, TILE_SUMS = SIDE * SIDE };
 
-#ifdef WITH_AMX
-#define AMX_TARGET "avx512bf16,amx-tile,amx-bf16"
-#define TURNS static inline __attribute__((always_inline, target("avx512f")))
+#if defined(__x86_64__)
+#ifdef TARGET_512 /* see variants.h */
+#define TURNS TARGET_512("")
+#else
+#define TURNS __attribute__((target("avx512f")))
+#endif
 
 /* 16 rows of 16 numbers of 32 bits become columns. */
-TURNS void turn_tile(__m512i *rows) {
+static inline __attribute__((always_inline)) TURNS void turn_tile(__m512i *rows) {
     __m512i pairs[SIDE], fours[SIDE];
     for (int i = 0; i < SIDE; i += 2) {
         pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
@@ -39,10 +44,16 @@ TURNS void turn_tile(__m512i *rows) {
         rows[i + 12] = _mm512_shuffle_i32x4(odd, more_odd, 0xdd);
     }
 }
+#endif
+
+#ifdef WITH_AMX
+#define AMX_TARGET "avx512bf16,amx-tile,amx-bf16"
 
 /* Rows of 16-bit numbers as a tile of 32 inputs after the other, pairs of numbers of all rows side by side: `side` of them,
    of which those from `num_rows` on are zero. `stride` and `len` count numbers. */
-TURNS void pack_rows(const uint16_t *x, int64_t stride, int64_t len, int64_t num_rows, int side, void *packed) {
+static inline __attribute__((always_inline, target("avx512f"))) void pack_rows(
+    const uint16_t *x, int64_t stride, int64_t len, int64_t num_rows, int side, void *packed
+) {
     const __mmask16 those = (__mmask16)((1 << side) - 1);
     uint32_t *to = packed;
     for (int64_t at = 0; at < len; at += DEPTH) {

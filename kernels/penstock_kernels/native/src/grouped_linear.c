@@ -44,10 +44,6 @@ typedef struct {
     int64_t num_packed; /* rows */
 } Work;
 
-static int64_t number_size(int dtype) {
-    return dtype == FLOAT32 ? 4 : 2;
-}
-
 static void release(Work *work) {
     free(work->order);
     free(work->starts);

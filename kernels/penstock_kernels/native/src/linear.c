@@ -14,6 +14,10 @@ enum { SHARE = 32, LARGE_SHARE = 64, LARGEST_SHARE = 128, TILE = 64 };
    widened there. */
 enum { TILE_ROWS = 96, TILE_INPUTS = 1024, SOME_INPUTS = 512, WORTH_TILES = 16, WORTH_WIDENING = 6 };
 
+/* Where columns are turned: rows of a block, at most, and the sums of them; and inputs of the columns that are turned at a
+   time, which the second cache takes. */
+enum { BLOCK_ROWS = 6, BLOCK_SUMS = 64 * BLOCK_ROWS, TURNED_INPUTS = 1 << 17 };
+
 /* Some inputs of the rows `row .. end`, and of columns of a part. */
 typedef struct {
     const Linear *call;
@@ -35,13 +39,38 @@ static inline Range all_of(const Linear *call) {
 /* Bias of columns that have none. */
 static const float zeros[4];
 
-/* Columns of a share of a call. Rows that are copied are copied for each share; every thread shall have several. The
-   processor's tiles need no copies. */
+/* Whether columns are turned: that takes as long as some rows more, and with pairs of inputs, longer for longer columns. */
+static int is_turned(const Linear *call) {
+    const int64_t num_inputs = call->is_paired ? call->len / 2 : call->len;
+    if (call->packed || lanes_for(call->len, call->max_lanes) != 16 || num_inputs > TURNED_INPUTS / LARGE_SHARE) return 0;
+    const int64_t fewest = call->is_paired ? 16 + call->len / 32 : 96;
+    return call->num_rows >= fewest && call->num_columns >= LARGE_SHARE;
+}
+
+/* Columns of a share of a call. Every thread shall have several. */
 static int share_of(const Linear *call) {
     const int64_t each = call->num_columns / call->num_threads;
+    if (is_turned(call)) return each < LARGE_SHARE ? SHARE : LARGE_SHARE;
     if (call->num_rows <= TILE_ROWS || each < 4 * LARGE_SHARE) return SHARE;
     const int is_copied = call->len > TILE_INPUTS && !call->packed;
     return is_copied && each >= 3 * LARGEST_SHARE ? LARGEST_SHARE : LARGE_SHARE;
+}
+
+/* Of some columns at `column`, the first of as many that this thread is likely to multiply next, if the part has them; else 0. */
+static int64_t next_columns(const Linear *call, const Part *part, int64_t column, int64_t until, int64_t count) {
+    int64_t next = column + count;
+    if (next >= until) next = until + (call->num_threads - 1) * share_of(call);
+    return next + count <= part->num_columns ? next : 0;
+}
+
+/* Blocks of up to BLOCK_ROWS rows, as even as can be. */
+static int64_t num_row_blocks(int64_t num_rows) {
+    return (num_rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+}
+
+/* The first row of a block. */
+static int64_t first_of_block(const Linear *call, int64_t number) {
+    return call->num_rows * number / num_row_blocks(call->num_rows);
 }
 
 #if __GNUC__ >= 10 /* older ones do not know the instruction */
@@ -70,11 +99,11 @@ static Multiply variant(const Linear *call) {
     if (call->packed) return multiply_amx;
 #endif
 #if defined(__x86_64__) && defined(WITH_PAIRS)
-    if (call->is_paired) return multiply_pairs;
+    if (call->is_paired) return is_turned(call) ? multiply_turned_pairs : multiply_pairs;
 #endif
     switch (lanes_for(call->len, call->max_lanes)) {
 #if defined(__x86_64__)
-    case 16: return multiply_16;
+    case 16: return is_turned(call) ? multiply_turned_16 : multiply_16;
     case 8: return multiply_8;
 #endif
     case 4: return multiply_4;
@@ -127,11 +156,10 @@ static const Part *next_part(const Linear *calls, int64_t num_calls, int64_t *nu
     return 0;
 }
 
-/* All calls, and what multiplies them. */
+/* All calls. */
 typedef struct {
     const Linear *calls;
     int64_t num_calls;
-    Multiply multiply;
 } Products;
 
 static void multiply_share(const void *job, int64_t number) {
@@ -139,7 +167,7 @@ static void multiply_share(const void *job, int64_t number) {
     const Linear *call = all->calls;
     const Part *part = next_part(all->calls, all->num_calls, &number, &call);
     const int64_t from = number * share_of(call), until = from + share_of(call);
-    all->multiply(call, part, from, until < part->num_columns ? until : part->num_columns);
+    variant(call)(call, part, from, until < part->num_columns ? until : part->num_columns);
 }
 
 static int64_t count_shares(const Linear *calls, int64_t num_calls) {
@@ -157,7 +185,7 @@ static void pack_tile(const void *job, int64_t tile) {
 #endif
 
 void multiply_all(const Linear *calls, int64_t num_calls) {
-    const Products all = {calls, num_calls, variant(calls)};
+    const Products all = {calls, num_calls};
 #ifdef WITH_AMX
     for (const Linear *call = calls; call < calls + num_calls && call->packed; call++)
         for_each(call->num_threads, num_row_tiles(call), pack_tile, call);

@@ -129,13 +129,6 @@ AMX_INLINE void multiply_amx_columns(
         write_tiles(call, (first_tile + tile) * SIDE, part->first + column, sums + tile * TILE_SUMS, sums_behind, num_columns);
 }
 
-/* Bytes from some columns to those that this thread is likely to multiply next, if the part has them. */
-static int64_t next_columns(const Linear *call, const Part *part, int64_t column, int64_t until) {
-    int64_t next = column + 2 * SIDE;
-    if (next >= until) next = until + (call->num_threads - 1) * share_of(call);
-    return next + 2 * SIDE <= part->num_columns ? (next - column) * 2 * part->stride : 0;
-}
-
 /* Columns that do not fill a tile are multiplied in vectors. */
 static AMX void multiply_amx(const Linear *call, const Part *part, int64_t from, int64_t until) {
     const int64_t whole = until - (until - from) % SIDE, num_tiles = num_row_tiles(call);
@@ -143,9 +136,10 @@ static AMX void multiply_amx(const Linear *call, const Part *part, int64_t from,
     for (int64_t tile = 0; tile < num_tiles; tile += AMX_ROWS / SIDE) {
         const int64_t left = num_tiles - tile, count = left < AMX_ROWS / SIDE ? left : AMX_ROWS / SIDE;
         for (int64_t column = from; column < whole; column += 2 * SIDE) {
-            const int64_t next = next_columns(call, part, column, until);
-            if (column + SIDE < whole) multiply_amx_columns(call, part, tile, count, column, next, 2 * SIDE);
-            else multiply_amx_columns(call, part, tile, count, column, next, SIDE);
+            const int64_t next = next_columns(call, part, column, until, 2 * SIDE);
+            const int64_t behind = next ? (next - column) * 2 * part->stride : 0;
+            if (column + SIDE < whole) multiply_amx_columns(call, part, tile, count, column, behind, 2 * SIDE);
+            else multiply_amx_columns(call, part, tile, count, column, behind, SIDE);
         }
     }
     _tile_release(); /* else the processor would keep tiles for every thread that it turns to */

@@ -408,6 +408,10 @@ static TARGET void NAME(multiply)(const Linear *call, const Part *part, int64_t 
     else NAME(multiply_range)(call, part, from, until, BFLOAT16);
 }
 
+#if LANES == 16
+#include "linear_turned.h"
+#endif
+
 #if defined(PAIRS) && defined(WITH_AMX)
 #include "linear_amx.h"
 #endif

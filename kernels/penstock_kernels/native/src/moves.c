@@ -15,10 +15,6 @@ typedef struct {
     float factor; /* where numbers are multiplied */
 } Move;
 
-static int64_t number_size(int dtype) {
-    return dtype == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
-}
-
 static const void *row_from(const Move *call, int64_t row) {
     return (const char *)call->from + row * call->from_stride * number_size(call->from_dtype);
 }

@@ -24,6 +24,11 @@
 /* Types of the tensors that are passed. */
 enum { FLOAT32 = 0, BFLOAT16 = 1 };
 
+/* Bytes of a number. */
+static inline int64_t number_size(int dtype) {
+    return dtype == FLOAT32 ? 4 : 2;
+}
+
 /* Numbers in the widest vector that the processor has, up to max_lanes (0: any), and that divides `len`; 0: none. */
 static inline int lanes_for(int64_t len, int max_lanes) {
     if (max_lanes == 0) max_lanes = 16;
