@@ -21,7 +21,7 @@ use crate::forking::{ForkServers, Forked, Outcome, Pipes};
 use crate::last_error::LastLines;
 use crate::plan::{CacheSize, ProcessSpec};
 use crate::supervisor::{Event, Exit, ProcessId};
-use crate::watch::{Liveness, watch_process};
+use crate::watch::{Liveness, is_ending, watch_process};
 
 /// How long the pipes are read after the child ended. A grandchild may hold them open for ever; what the child itself
 /// wrote is read within this time.
@@ -130,6 +130,11 @@ impl Process {
     /// Sends SIGTERM: a request to end.
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);
+    }
+
+    /// Whether its exit is under way, and is reported soon.
+    pub fn is_ending(&self) -> bool {
+        self.handle.pid.borrow().is_some_and(is_ending)
     }
 
     /// Sends SIGQUIT: a router ends its streams with an error and exits.

@@ -13,7 +13,7 @@ use crate::console::Console;
 use crate::forking::ForkServers;
 use crate::plan::{EachStart, Plan, ProcessSpec, StartOptions};
 use crate::process::{self, Process, Starting};
-use crate::supervisor::{Event, Exit, ProcessId};
+use crate::supervisor::{Event, Exit, Part, ProcessId};
 
 /// Those that run.
 pub struct Processes {
@@ -79,6 +79,12 @@ impl Processes {
         let spec = self.plan.spec(ProcessId::Router, options);
         let started = listener.and_then(|listener| self.start(ProcessId::Router, &spec, listener));
         self.report(ProcessId::Router, &spec, started);
+    }
+
+    /// Whether the exit of one of this group is under way.
+    pub fn is_any_ending(&self, group: usize) -> bool {
+        let mut all = self.running.iter();
+        all.any(|(id, process)| id.part() == Part::Group(group) && process.is_ending())
     }
 
     /// Does this to a process, if it runs.

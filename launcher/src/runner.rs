@@ -13,7 +13,8 @@ use crate::ports::Ports;
 use crate::process::Process;
 use crate::processes::Processes;
 use crate::report::Reporter;
-use crate::supervisor::{Action, Ending, Event, Part, ProcessId, Supervisor, Timer};
+use crate::supervisor::{Action, BLAME_DELAY, Ending, Event, Part, ProcessId, Supervisor, Timer};
+use crate::watch::EXIT_PATIENCE;
 
 /// Signals that the launcher handles.
 pub struct Signals {
@@ -68,6 +69,8 @@ pub struct Runner {
     /// Settings of the next start of each process.
     next_starts: BTreeMap<ProcessId, StartOptions>,
     timers: BTreeMap<Timer, Instant>,
+    /// Since when the blame of a group is put off.
+    blamed: BTreeMap<usize, Instant>,
     started: Instant,
     /// The models, where there are several.
     fleet: Option<Fleet>,
@@ -90,6 +93,7 @@ impl Runner {
             received,
             next_starts: BTreeMap::new(),
             timers: BTreeMap::new(),
+            blamed: BTreeMap::new(),
             started: Instant::now(),
             fleet: None,
         }
@@ -132,8 +136,8 @@ impl Runner {
     }
 
     async fn next_event(&mut self, signals: &mut Signals) -> Event {
-        let next_timer = self.timers.iter().map(|(timer, at)| (*at, *timer)).min();
         loop {
+            let next_timer = self.timers.iter().map(|(timer, at)| (*at, *timer)).min();
             tokio::select! {
                 Some(event) = self.received.recv() => return event,
                 request = next_request(&mut self.fleet) => if let Some(event) = self.on_request(request) {
@@ -143,10 +147,25 @@ impl Runner {
                 _ = signals.state.recv() => self.processes.each(ProcessId::Router, Process::log_state),
                 timer = elapse(next_timer) => {
                     self.timers.remove(&timer);
-                    return Event::TimeUp(timer);
+                    if !self.waits_for_exit(timer) {
+                        return Event::TimeUp(timer);
+                    }
                 }
             }
         }
+    }
+
+    /// Whether the blame of a group is put off, because the exit of a shard is under way: its report is the better one.
+    fn waits_for_exit(&mut self, timer: Timer) -> bool {
+        let Timer::Blame(group) = timer else { return false };
+        let since = *self.blamed.entry(group).or_insert_with(Instant::now);
+        let waits = self.processes.is_any_ending(group) && since.elapsed() < EXIT_PATIENCE;
+        if waits {
+            self.timers.insert(timer, deadline_in(BLAME_DELAY));
+        } else {
+            self.blamed.remove(&group);
+        }
+        waits
     }
 
     /// What follows from a request of an operator, beside its answer.
@@ -182,7 +201,7 @@ impl Runner {
             Action::Kill(id) => self.signal(id, Process::kill, |shard| Order::Kill { shard }),
             Action::ClosePort => self.ports.close(),
             Action::SetTimer(timer, after) => drop(self.timers.insert(timer, deadline_in(after))),
-            Action::ClearTimer(timer) => drop(self.timers.remove(&timer)),
+            Action::ClearTimer(timer) => self.clear_timer(timer),
             Action::Report(report) => {
                 let router = self.processes.get(ProcessId::Router);
                 let address = router.and_then(|router| router.address.borrow().clone());
@@ -192,6 +211,13 @@ impl Runner {
             Action::End(ending) => return Some(ending),
         }
         None
+    }
+
+    fn clear_timer(&mut self, timer: Timer) {
+        self.timers.remove(&timer);
+        if let Timer::Blame(group) = timer {
+            self.blamed.remove(&group);
+        }
     }
 
     fn start(&mut self, id: ProcessId) {

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use penstock_router::base::listen_address::ListenAddress;
 use penstock_router::engine::{Patience, describe_shard, watch_shard};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::transport::Endpoint;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -28,8 +28,13 @@ const STATE_POLLS: u32 = 4;
 /// What the kernel calls a process that SIGSTOP stopped, and one that has ended but for threads that wait for a processor.
 pub const STOPPED: char = 'T';
 const ENDED: char = 'Z';
+/// The field with its flags, from the state on, and that of a process that is exiting (PF_EXITING).
+const FLAGS: usize = 6;
+const IS_EXITING: u32 = 4;
 /// Delay of [`Event::Hung`]: a process that ended sends no heartbeats either, and its exit is to be reported first.
 const EXIT_DELAY: Duration = Duration::from_millis(200);
+/// How long the exit of a process that is ending may take to be reported, on a busy machine.
+pub const EXIT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of a running process: its heartbeats, and the receiver of its cache size.
 pub struct Liveness {
@@ -76,7 +81,10 @@ async fn watch_shard_process(
     }
     let _ = events.send(Event::Ready(id));
     tokio::select! {
-        hung = watch_shard(socket, Patience::with_step(liveness.step_timeout)) => hung,
+        hung = watch_shard(socket, Patience::with_step(liveness.step_timeout)) => {
+            wait_while_ending(&liveness.pid).await;
+            hung
+        }
         () = until_in_state(|| *liveness.pid.borrow(), ENDED) => "it has ended, but a thread of it still waits for a processor".to_owned(),
     }
 }
@@ -96,6 +104,14 @@ async fn watch_router_process(
     format!("it sent no heartbeat for {} s", ROUTER_HEARTBEAT_TIMEOUT.as_secs())
 }
 
+/// Waits for the report of the exit of a process that is ending. That ends this task.
+async fn wait_while_ending(pid: &watch::Receiver<Option<Pid>>) {
+    let end = Instant::now() + EXIT_PATIENCE;
+    while pid.borrow().is_some_and(is_ending) && Instant::now() < end {
+        tokio::time::sleep(EXIT_DELAY).await;
+    }
+}
+
 /// Waits until the router printed its address and that its loop runs; false if it closed its stdout before. The socket
 /// has been listening since before the start of the router, so connections are accepted from now on.
 async fn wait_until_listening(liveness: &mut Liveness) -> bool {
@@ -112,10 +128,23 @@ pub async fn until_in_state(pid: impl Fn() -> Option<Pid>, state: char) {
     }
 }
 
-/// Reads the state from the kernel. It follows the name, which is in parentheses and may itself contain any.
 fn is_in_state(pid: Pid, state: char) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state))
+    read_state(pid).is_some_and(|fields| fields.starts_with(state))
+}
+
+/// Whether a process is about to end, or has ended and nobody was told yet: a kill or an exit is under way, and it may have
+/// closed its connections.
+pub fn is_ending(pid: Pid) -> bool {
+    let Some(fields) = read_state(pid) else { return false };
+    let flags = fields.split(' ').nth(FLAGS).and_then(|flags| flags.parse::<u32>().ok());
+    fields.starts_with(ENDED) || flags.is_some_and(|flags| flags & IS_EXITING != 0)
+}
+
+/// What the kernel says of a process: its state and more fields, behind the name, which is in parentheses and may itself
+/// contain any.
+fn read_state(pid: Pid) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(") ")?.1.to_owned())
 }
 
 async fn poll_until<F: Future<Output = Option<()>>>(mut probe: impl FnMut() -> F) {
@@ -156,10 +185,13 @@ mod tests {
             assert!(while_it_waits.await.is_err(), "{state}");
         }
         for (signal, state) in [(Signal::SIGSTOP, STOPPED), (Signal::SIGKILL, ENDED)] {
+            assert!(!is_ending(pid), "it runs, or is stopped");
             kill(pid, signal).expect("a child");
             until_in_state(|| Some(pid), state).await;
         }
+        assert!(is_ending(pid), "nobody was told");
         child.wait().expect("a child");
+        assert!(!is_ending(pid), "it is gone");
     }
 
     #[test]

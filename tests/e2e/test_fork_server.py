@@ -77,6 +77,21 @@ def test_a_fork_server_that_is_stopped_is_replaced(server: Launched, oracle: Ora
     oracle.check(load.finish())
 
 
+def test_the_exit_of_a_shard_is_the_reason_however_late_it_is_told(
+    launch: Launch, model: Path, tmp_path: Path
+) -> None:
+    """The router sees it at once, and the fork server tells it when it gets a processor again."""
+    flags = (f"--model-id={model}", "--max-restarts=0", faults.hold_flag(tmp_path))
+    running = launch(*flags).wait_until_serving()
+    with faults.held_load(running, BODIES[:1]) as load:
+        faults.stop(faults.fork_server(running))
+        faults.kill(faults.shard(running, 0))
+        load.finish()
+    code, stderr = running.end()
+    assert code == 4
+    assert "shard 0 ended (" in stderr
+
+
 def test_nothing_outlives_a_launcher_whose_fork_server_was_killed(launch: Launch, model: Path) -> None:
     running = launch(f"--model-id={model}", "--num-shard=2").wait_until_serving()
     former = faults.fork_server(running)

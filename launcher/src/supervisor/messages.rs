@@ -214,7 +214,7 @@ pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// that process, which a busy machine gives it bit by bit; nobody can do it sooner, and to give up ends the whole server.
 pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the exit of a shard may take to be seen after the router saw it.
-pub(super) const BLAME_DELAY: Duration = Duration::from_millis(100);
+pub const BLAME_DELAY: Duration = Duration::from_millis(100);
 /// How long the router may take to listen: it only reads a tokenizer.
 pub(super) const ROUTER_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -28,7 +28,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub use messages::{
-    Action, Consequence, Ending, Event, Exit, Part, ProcessId, Report, Timeouts, Timer, WRONG_USAGE,
+    Action, BLAME_DELAY, Consequence, Ending, Event, Exit, Part, ProcessId, Report, Timeouts, Timer,
+    WRONG_USAGE,
 };
 pub use restarts::RestartLimit;
 
