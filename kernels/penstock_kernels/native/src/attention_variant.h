@@ -155,42 +155,58 @@ INLINE void NAME(adapt)(Scratch *scratch, int row, int from, int until, int firs
     if (scratch->hidden[row]) NAME(hide)(scratch, row, first);
 }
 
-/* Finds the largest score so far; the sums so far are scaled to it. */
-INLINE void NAME(scale_row)(Scratch *scratch, int row, const Tile *tile, const Attention *call) {
+/* The largest scores of a row so far, lane by lane. */
+static TARGET vec NAME(largest_of_row)(Scratch *scratch, int row, const Tile *tile, const Attention *call) {
     const int from = NAME(from_of)(scratch, row, tile), until = NAME(until_of)(scratch, row, tile);
     const int begin = NAME(begin_of_vectors)(from), end = NAME(end_of_vectors)(until);
     float *scores = scratch->scores + row * TILE_LEN;
-    if (from >= until) return;
+    vec most = NAME(all)(scratch->largest[row]);
+    if (from >= until) return most;
     NAME(adapt)(scratch, row, from, until, tile->first, call->soft_cap);
     for (int i = begin; i < from; i++) scores[i] = -INFINITY;
     for (int i = until; i < end; i++) scores[i] = -INFINITY;
-    vec most = NAME(all)(scratch->largest[row]);
     for (int i = begin; i < end; i += LANES) {
         vec x = NAME(load)(scores + i);
         most = NAME(choose)(x > most, x, most);
     }
-    const float largest = NAME(extreme)(most, 1);
-    if (!(largest > scratch->largest[row])) return;
+    return most;
+}
+
+/* Scales the sums of a row so far to its largest score, which has grown. */
+static TARGET void NAME(scale_row)(Scratch *scratch, int row, float largest, int dim) {
     const float change = NAME(exp)(NAME(all)(scratch->largest[row] - largest))[0];
-    float *output = scratch->output + row * call->value_dim;
-    for (int d = 0; d < call->value_dim; d += LANES) NAME(store)(output + d, NAME(load)(output + d) * change);
+    float *output = scratch->output + row * dim;
+    for (int d = 0; d < dim; d += LANES) NAME(store)(output + d, NAME(load)(output + d) * change);
     scratch->total[row] *= change;
     scratch->largest[row] = largest;
 }
 
-/* Scores become weights e^(score - largest). */
-INLINE void NAME(weigh_row)(Scratch *scratch, int row, const Tile *tile) {
+/* Scores of a row become weights e^(score - largest), whose sums are returned, lane by lane. */
+static TARGET vec NAME(weigh_row)(Scratch *scratch, int row, const Tile *tile) {
     const int from = NAME(from_of)(scratch, row, tile), until = NAME(until_of)(scratch, row, tile);
     const int end = NAME(end_of_vectors)(until);
     float *scores = scratch->scores + row * TILE_LEN;
-    if (from >= until) return;
     vec total = {0};
+    if (from >= until) return total;
     for (int i = NAME(begin_of_vectors)(from); i < end; i += LANES) {
         vec weight = NAME(exp)(NAME(load)(scores + i) - scratch->largest[row]);
         NAME(store)(scores + i, weight);
         total += weight;
     }
-    scratch->total[row] += NAME(sum)(total);
+    return total;
+}
+
+/* Scores of rows become weights. `count`, a constant: lanes of so many rows are combined at a time. */
+INLINE void NAME(weigh_rows)(Scratch *scratch, int row, const Tile *tile, const Attention *call, const int count) {
+    vec lanes[LANES];
+    float combined[LANES];
+    for (int r = 0; r < count; r++) lanes[r] = NAME(largest_of_row)(scratch, row + r, tile, call);
+    NAME(store)(combined, NAME(largest)(lanes, count));
+    for (int r = 0; r < count; r++)
+        if (combined[r] > scratch->largest[row + r]) NAME(scale_row)(scratch, row + r, combined[r], call->value_dim);
+    for (int r = 0; r < count; r++) lanes[r] = NAME(weigh_row)(scratch, row + r, tile);
+    NAME(store)(combined, NAME(sums)(lanes, count));
+    for (int r = 0; r < count; r++) scratch->total[row + r] += combined[r];
 }
 
 /* Points a tile at the positions from `first` on, up to `end`, by the block table. */
@@ -352,8 +368,10 @@ static TARGET void NAME(attend_tile)(
         count = NAME(block)(tile, num_rows - row);
         NAME(score_rows)(scratch, row, count, tile, row ? NULL : next, call);
     }
-    for (int row = 0; row < num_rows; row++) NAME(scale_row)(scratch, row, tile, call);
-    for (int row = 0; row < num_rows; row++) NAME(weigh_row)(scratch, row, tile);
+    int weighed = 0;
+    for (; weighed + LANES <= num_rows; weighed += LANES) NAME(weigh_rows)(scratch, weighed, tile, call, LANES);
+    for (; weighed + 4 <= num_rows; weighed += 4) NAME(weigh_rows)(scratch, weighed, tile, call, 4);
+    for (; weighed < num_rows; weighed++) NAME(weigh_rows)(scratch, weighed, tile, call, 1);
     for (int row = 0, count; row < num_rows; row += count) {
         count = NAME(block)(tile, num_rows - row);
         NAME(mix_rows)(scratch, row, count, tile, row ? NULL : next, call);

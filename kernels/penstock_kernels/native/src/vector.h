@@ -45,17 +45,23 @@ INLINE vec NAME(choose)(ivec condition, vec yes, vec no) {
     return (vec)((condition & (ivec)yes) | (~condition & (ivec)no));
 }
 
-/* Of every group of `size` numbers in x and in y, the first half plus the second: as many groups, half the size. Those of x
-   come first; of groups of four and of two, where lanes of 128 bits are cheaper to mix, within each four numbers. */
-#define FOLD(x, y, size) (__builtin_shuffle(x, y, HALVES(size, 0)) + __builtin_shuffle(x, y, HALVES(size, (size) / 2)))
+/* x + y, or the larger of both; which is a constant. */
+INLINE vec NAME(combine)(vec x, vec y, const int are_summed) {
+    return are_summed ? x + y : NAME(choose)(x > y, x, y);
+}
+
+/* Of every group of `size` numbers in x and in y, the first half combined with the second: as many groups, half the size.
+   Those of x come first; of groups of four and of two, where lanes of 128 bits are cheaper to mix, within each four numbers. */
+#define FOLD(x, y, size) \
+    NAME(combine)(__builtin_shuffle(x, y, HALVES(size, 0)), __builtin_shuffle(x, y, HALVES(size, (size) / 2)), are_summed)
 #define LANE(i, size, half) ((size) > 4 ? WIDE_LANE(i, size) + (half) : NARROW_LANE(i, size) + (half))
 #define WIDE_LANE(i, size) ((i) / ((size) / 2) * (size) + (i) % ((size) / 2))
 #define NARROW_LANE(i, size) (((i) % 4 < 2 ? 0 : LANES) + (i) / 4 * 4 + (i) % 2 * (4 / (size)))
 
-/* The numbers i, i + 4, i + 8 … of x, each summed to four, of which lanes of 128 bits hold one after the other. */
-INLINE vec NAME(fours)(const vec *x, int count, int i) {
+/* The numbers i, i + 4, i + 8 … of x, each combined to four, of which lanes of 128 bits hold one after the other. */
+INLINE vec NAME(fours)(const vec *x, int count, int i, const int are_summed) {
 #if LANES == 4
-    (void)count;
+    (void)count, (void)are_summed;
     return x[i];
 #else
     const vec first = FOLD(x[i], x[i + 4 < count ? i + 4 : i], LANES);
@@ -68,8 +74,8 @@ INLINE vec NAME(fours)(const vec *x, int count, int i) {
 #endif
 }
 
-/* Lane i: the sum of the lanes of x[i], of up to LANES vectors. Each is summed by halves, whatever the other lanes hold. */
-INLINE vec NAME(sums)(const vec *x, int count) {
+/* Lane i: the lanes of x[i] combined, of up to LANES vectors. Each is combined by halves, whatever the other lanes hold. */
+INLINE vec NAME(combined)(const vec *x, int count, const int are_summed) {
 #if LANES == 8
     if (count <= 4) { /* in half as many steps */
         const vec even = FOLD(x[0], x[count > 2 ? 2 : 0], 8);
@@ -78,13 +84,17 @@ INLINE vec NAME(sums)(const vec *x, int count) {
         return __builtin_shuffle(found, (ivec){0, 1, 4, 5, 0, 1, 4, 5});
     }
 #endif
-    const vec first = NAME(fours)(x, count, 0);
-    const vec second = count > 1 ? NAME(fours)(x, count, 1) : first;
-    const vec third = count > 2 ? NAME(fours)(x, count, 2) : first;
-    const vec fourth = count > 3 ? NAME(fours)(x, count, 3) : second;
+    const vec first = NAME(fours)(x, count, 0, are_summed);
+    const vec second = count > 1 ? NAME(fours)(x, count, 1, are_summed) : first;
+    const vec third = count > 2 ? NAME(fours)(x, count, 2, are_summed) : first;
+    const vec fourth = count > 3 ? NAME(fours)(x, count, 3, are_summed) : second;
     const vec pairs = FOLD(first, second, 4), more = FOLD(third, fourth, 4);
     return FOLD(pairs, more, 2);
 }
+
+/* Lane i: the sum of the lanes of x[i], of up to LANES vectors; and the largest of them. */
+INLINE vec NAME(sums)(const vec *x, int count) { return NAME(combined)(x, count, 1); }
+INLINE vec NAME(largest)(const vec *x, int count) { return NAME(combined)(x, count, 0); }
 
 INLINE float NAME(sum)(vec x) { return NAME(sums)(&x, 1)[0]; }
 
