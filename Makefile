@@ -193,9 +193,10 @@ test-gpu: setup ## the tests that need a GPU, and those of the whole server on i
 
 # What compiles once is found again in target/triton.
 .PHONY: variants
-variants: setup ## compile every variant of every kernel that the tests launch, for each kind of GPU; takes an hour or so
-	PENSTOCK_COMPILE_ALL=1 $(BIN)/python -m pytest tests/kernels/test_cases.py::test_every_variant_compiles_without_a_spill \
-		tests/kernels/test_resources.py
+variants: setup ## compile every variant of every kernel that the tests launch, for each kind of GPU; takes an hour or so; TRITON=3.6.0 for another Triton
+	$(if $(TRITON),$(BIN)/python -m pip install --quiet --no-deps --upgrade --target target/triton-$(TRITON) triton==$(TRITON))
+	PENSTOCK_COMPILE_ALL=1 PENSTOCK_TRITON=$(if $(TRITON),$(CURDIR)/target/triton-$(TRITON)) $(BIN)/python -m pytest \
+		tests/kernels/test_cases.py::test_every_variant_compiles_without_a_spill $(if $(TRITON),,tests/kernels/test_resources.py)
 
 .PHONY: check
 check: setup ## formatting, lints and types

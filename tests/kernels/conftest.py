@@ -33,10 +33,12 @@ def run_cases(file: Path, **environment: str) -> Run:
 
 
 def run_compiling(*arguments: str, **environment: str) -> Run:
-    """Python in a process in which Triton compiles and does not interpret, without a GPU."""
+    """Python in a process in which Triton compiles and does not interpret, without a GPU. PENSTOCK_TRITON: a folder
+    with the Triton that does, where that is not the installed one."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    paths = env.get("PENSTOCK_TRITON"), str(_ROOT / "tests"), env.get("PYTHONPATH")
     env |= {
-        "PYTHONPATH": str(_ROOT / "tests"),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "TRITON_CACHE_DIR": str(_ROOT / "target" / "triton"),
         "CUDA_VISIBLE_DEVICES": "",
     }

@@ -163,3 +163,42 @@ def test_a_spill_is_seen(tmp_path: Path, python_that_compiles: Callable[..., Any
     script.write_text(_WIDE)
     run = python_that_compiles(str(script), TRITON_DEFAULT_FP_FUSION="1")
     assert run.stdout.split() == ["False", "True"], run.stdout + run.stderr
+
+
+_IN_PART = """
+import sys
+import torch
+from kernel_variants.compiler import complaints
+from kernel_variants.recorder import recording_only
+from kernels import quantized_products
+from penstock_kernels import quantized_grouped_mlp, silu_mul
+
+def launch(kind):
+    make = quantized_products.KINDS[kind]
+    chosen = torch.zeros(5, 2)
+    experts = ((make(192, 70),),) * 4, (make(70, 96),) * 4
+    x = torch.zeros(5, 70, dtype=torch.bfloat16)
+    biases = torch.zeros(4, 192), torch.zeros(4, 70)
+    quantized_grouped_mlp(x, chosen.long(), chosen, *experts, silu_mul, *(it.bfloat16() for it in biases))
+
+with recording_only() as seen:
+    for kind in "nvfp4", "mxfp4", "signed with offsets":
+        launch(kind)
+variants = sorted(variant for variant in seen if variant.kernel == "_quantized_experts_kernel")
+assert len(variants) == 6, variants
+print(*complaints(variants, int(sys.argv[1])), sep="\\n")
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("capability", [89, 100])
+def test_tiles_in_part_spill_on_no_kind_of_device(
+    capability: int, tmp_path: Path, python_that_compiles: Callable[..., Any]
+) -> None:
+    """Experts of 70 and 96 inputs, few of which fill a tile; the table has none of these kinds."""
+    pytest.importorskip("triton")
+    script = tmp_path / "in_part.py"
+    script.write_text(_IN_PART)
+    run = python_that_compiles(str(script), str(capability))
+    assert not run.stdout.strip(), run.stdout
+    assert run.returncode == 0, run.stderr[-2000:]

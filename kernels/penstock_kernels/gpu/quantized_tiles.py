@@ -299,12 +299,12 @@ def tile_for(tile: SplitTile, matrix: Quantized, most_columns: int = 128) -> Spl
 
 
 def _for_groups(tile: SplitTile, groups: Groups, length: int) -> SplitTile:
-    """With as many inputs as have whole groups, or are part of one. Where the first or last tile is not whole, fewer
-    inputs, and if that is not enough, more threads: masks take registers, too."""
-    block = tile.length
-    if groups.first or length % block:
-        block = max(block // 2, _SHORTEST)
-    if groups.first or length % block:
+    """With as many inputs as have whole groups, or are part of one. Masks take registers, so tiles are shorter where
+    that leaves none in part. The shortest, and those that are in part all the same, have more threads."""
+    half = max(tile.length // 2, _SHORTEST)
+    whole = [] if groups.first else [size for size in (tile.length, half, _SHORTEST) if length % size == 0]
+    block = whole[0] if whole else half
+    if not whole or block < half:
         tile = replace(tile, num_warps=8)
     while not _fits(groups.size, block):
         block //= 2
