@@ -10,6 +10,7 @@ import torch
 
 from penstock_kernels import reference
 from penstock_kernels.adapters import flash_attention_3 as fa3
+from penstock_kernels.adapters import measured
 from penstock_kernels.adapters.cudnn import by_cudnn, cudnn
 from penstock_kernels.adapters.gathered import GatheredPrompts
 from penstock_kernels.adapters.varlen import varlen
@@ -85,8 +86,12 @@ def choose_for_latents(name: str, demand: LatentDemand) -> Backend:
 
 
 def choose(name: str, demand: Demand) -> Backend:
-    """Raises Unsupported. `auto` is our own implementation for the device: no other was measured to be faster."""
+    """Raises Unsupported. `auto` is our own implementation for the device, but where another was measured to be faster
+    and can be used."""
     if name == "auto":
+        faster = _faster_name(demand)
+        if faster is not None:
+            return _MAKERS[faster](demand)
         own = _own_name(demand)
         if own == "reference" and runs_kernels(demand.device):
             return reference_backend(demand.device)
@@ -95,6 +100,15 @@ def choose(name: str, demand: Demand) -> Backend:
     if reason is not None:
         raise Unsupported(reason)
     return _MAKERS[name](demand)
+
+
+def _faster_name(demand: Demand) -> str | None:
+    """The library that `auto` takes in the place of our own."""
+    if not measured.FASTER or not runs_kernels(demand.device):
+        return None
+    tiles = importlib.import_module("penstock_kernels.gpu.tiles")
+    name = measured.FASTER.get(tiles.processor(demand.device).name, {}).get(demand.head_dim)
+    return name if name is not None and _REFUSALS[name](demand) is None else None
 
 
 def _own_name(demand: Demand) -> str:

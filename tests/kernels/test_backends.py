@@ -8,6 +8,7 @@ import library_stand_ins as stand_ins
 import pytest
 import torch
 from penstock_kernels import AttentionArguments, AttentionSpans, Scoring, paged_attention, reference
+from penstock_kernels.adapters import measured
 from penstock_kernels.adapters.cudnn import cudnn
 from penstock_kernels.adapters.flash_attention_3 import flash_attention_3
 from penstock_kernels.adapters.flashinfer import FlashInferAttention, page_table
@@ -239,6 +240,25 @@ def test_what_is_our_own_is_taken_unless_asked() -> None:
     assert choose("cudnn", ON_GPU).captures_prompts is False
     assert choose("reference", ON_GPU).capturable is False
     assert set(NAMES) == {"auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"}
+
+
+def test_auto_takes_what_was_measured_to_be_faster_where_it_can_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiles = pytest.importorskip("penstock_kernels.gpu.tiles")
+    chip = tiles.Processor(132, 232_448, "NVIDIA H200")
+    monkeypatch.setattr(tiles, "processor", lambda device: chip)
+    monkeypatch.setattr(measured, "FASTER", {"NVIDIA H200": {64: "cudnn"}, "NVIDIA H100": {128: "cudnn"}})
+    demand = replace(ON_GPU, head_dim=64)
+    assert choose("auto", demand).name == "cudnn"
+    for other in (
+        replace(demand, head_dim=128),
+        replace(demand, has_sinks=True),
+        replace(demand, batch_invariant=True),
+    ):
+        assert choose("auto", other).name == "triton"
+    assert choose("triton", demand).name == "triton"
+    assert choose("auto", replace(MODEL, head_dim=64)).name in ("native", "reference")
 
 
 @pytest.mark.parametrize(
