@@ -171,7 +171,7 @@ import torch
 from kernel_variants.compiler import complaints
 from kernel_variants.recorder import recording_only
 from kernels import quantized_products
-from penstock_kernels import quantized_grouped_mlp, silu_mul
+from penstock_kernels import grouped_mlp, quantized_grouped_mlp, quantized_linear, silu_mul
 
 def launch(kind):
     make = quantized_products.KINDS[kind]
@@ -180,22 +180,28 @@ def launch(kind):
     x = torch.zeros(5, 70, dtype=torch.bfloat16)
     biases = torch.zeros(4, 192), torch.zeros(4, 70)
     quantized_grouped_mlp(x, chosen.long(), chosen, *experts, silu_mul, *(it.bfloat16() for it in biases))
+    quantized_linear(torch.zeros(200, 320, dtype=torch.bfloat16), make(150, 320))
 
 with recording_only() as seen:
     for kind in "nvfp4", "mxfp4", "signed with offsets":
         launch(kind)
-variants = sorted(variant for variant in seen if variant.kernel == "_quantized_experts_kernel")
-assert len(variants) == 6, variants
+    x, weights = torch.zeros(80, 70, dtype=torch.bfloat16), torch.zeros(80, 2)
+    matrices = (torch.zeros(4, *shape, dtype=x.dtype) for shape in ((140, 70), (70, 70)))
+    biases = (torch.zeros(4, length, dtype=x.dtype) for length in (140, 70))
+    grouped_mlp(x, weights.long(), weights, *matrices, silu_mul, *biases)
+kernels = {"_quantized_experts_kernel", "_quantized_linear_kernel", "_expert_linear_kernel"}
+assert kernels <= {variant.kernel for variant in seen}, seen
+variants = sorted(variant for variant in seen if variant.kernel in kernels)
 print(*complaints(variants, int(sys.argv[1])), sep="\\n")
 """
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("capability", [89, 100])
+@pytest.mark.parametrize("capability", [80, 89, 100])
 def test_tiles_in_part_spill_on_no_kind_of_device(
     capability: int, tmp_path: Path, python_that_compiles: Callable[..., Any]
 ) -> None:
-    """Experts of 70 and 96 inputs, few of which fill a tile; the table has none of these kinds."""
+    """Products whose inputs or columns fill no whole tiles; the table has none of these."""
     pytest.importorskip("triton")
     script = tmp_path / "in_part.py"
     script.write_text(_IN_PART)

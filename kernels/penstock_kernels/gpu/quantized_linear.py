@@ -4,6 +4,8 @@ Up to 16 rows are bound by reading the codes: the length is divided among progra
 in one order, so nothing is atomic and a captured graph holds. More rows are bound by the matrix units.
 """
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -19,7 +21,7 @@ from penstock_kernels.gpu.quantized_tiles import (
     tile_for,
 )
 from penstock_kernels.gpu.rounded_rows import Rows, rows_for
-from penstock_kernels.gpu.tiles import SplitTile, processor, quantized_tile
+from penstock_kernels.gpu.tiles import FEW_ROWS, SplitTile, processor, quantized_tile
 
 # Numbers of a program that adds sums: 8 per thread at 4 warps. Unmeasured.
 _BLOCK = 1024
@@ -131,10 +133,18 @@ def _multiply(
         first += count
 
 
+def _for_columns(tile: SplitTile, matrix: Quantized) -> SplitTile:
+    """Where the last tile has a part of its columns, masks take registers: sm_80 and sm_89 spill with 128 rows, and
+    with few rows and 4 warps."""
+    if matrix.input_bits or matrix.out_features % tile.columns == 0 or FEW_ROWS < tile.rows <= 64:
+        return tile
+    return replace(tile, num_warps=8) if tile.rows <= FEW_ROWS else replace(tile, rows=64, num_warps=4)
+
+
 def _launch(
     rows: Rows, matrix: Quantized, bias: torch.Tensor | None, out: torch.Tensor, tile: SplitTile
 ) -> None:
-    tile, (x, scales) = tile_for(tile, matrix), rows
+    tile, (x, scales) = tile_for(_for_columns(tile, matrix), matrix), rows
     num_tiles = triton.cdiv(matrix.out_features, tile.columns), triton.cdiv(x.shape[0], tile.rows)
     _quantized_linear_kernel[(*num_tiles, tile.splits)](
         x,

@@ -310,6 +310,7 @@ def thresholds(scores: torch.Tensor, parts: RowParts, params: DrawParams) -> Thr
         **constants,
         **chained(device),
     )
+    block = min(_BLOCK, triton.next_power_of_2(num_parts * limit))
     _threshold_kernel[(num_rows,)](
         scores,
         parts.largest,
@@ -319,8 +320,9 @@ def thresholds(scores: torch.Tensor, parts: RowParts, params: DrawParams) -> Thr
         *kept,
         *row,
         num_parts,
-        BLOCK=min(_BLOCK, triton.next_power_of_2(num_parts * limit)),
-        num_warps=_WARPS,
+        BLOCK=block,
+        # 64 numbers and 8 warps spill on sm_89.
+        num_warps=_WARPS if block > 64 else 1,
         **constants,
         **chained(device),
     )
