@@ -49,7 +49,7 @@ from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 
 _Draft = Callable[[Sequence[Span], Mapping[int, int]], Drafts]
-# Longer than any step waits for masks: where the model has run, there is nothing else to look at.
+# Longer than any step waits for masks: when the model has run, there is nothing else to wait for.
 _LONGEST_WAIT_S = 1.0
 
 
@@ -75,7 +75,7 @@ class Engine:
         self.graphs = graphs
         self.prompt_graphs = prompt_graphs
         self.staging = Staging(slots)
-        # Those that this rank decides with, together.
+        # The ranks that decide together with this one.
         self._part = model.stage.part or group
         self._pact = StepPact(self._part, slots.device, report, model.stage)
         self._failures = StepFailures(group, model.stage)
@@ -85,11 +85,11 @@ class Engine:
         self._plain = PlainSteps(graphs, slots, self._failures.of) if graphs and is_whole else None
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
-        # The last step: before drafts are made, grammars are told its tokens.
+        # The last step, whose tokens grammars get before drafts are made.
         self._before: PendingOutcome | None = None
         # Whether a step still runs when it is launched.
         self.runs_ahead = slots.device.type == "cuda"
-        # Steps launched and not resolved at a time: one runs, one waits; or one in each stage, and one more.
+        # The most steps that are launched and not resolved: one runs and one waits; or one in each stage, and one more.
         self.most_launched = 1 + model.stage.count if self._stages.is_told else 2
 
     def clear(self) -> None:
@@ -112,7 +112,7 @@ class Engine:
         self.drafter.capture()
 
     def destroy_graphs(self) -> None:
-        """No step is computed any more."""
+        """Called when no more step will be computed."""
         for graphs in self.all_graphs():
             graphs.close()
         self.drafter.close()
@@ -144,7 +144,7 @@ class Engine:
         late = still_late(self.slots, plan, errors, self._part) if heading is None else list(heading.late)
         plan = without(plan, late)
         wanted = {} if heading else self._worth(plan)
-        # What is refused is looked at slot by slot.
+        # A step with a refused slot is looked at slot by slot.
         spans = None if errors or (heading and heading.is_by_slot) else self.slots.settled(plan)
         if self._plain is not None and spans is not None and not (wanted or late):
             if plan.open_drafts and self.drafter.takes_in:
@@ -161,13 +161,13 @@ class Engine:
         return self._launch_decodes(pending, spans, decodes, wanted)
 
     def _worth(self, plan: Plan) -> Mapping[int, int]:
-        """What is likely to pay of what the plan may draft, by slot."""
+        """How many of the drafts that the plan allows are likely to pay, by slot."""
         if not plan.open_drafts:
             return {}
         return self.slots.affordable(self.drafter.worth(len(plan.spans), plan.open_drafts))
 
     def _decodes(self, spans: Spans, drafted: Drafted | None = None) -> Decodes | None:
-        """All of these spans as arrays, if they are decodes of which some need no more."""
+        """All of these spans as arrays, if they are decodes and some of them need no more than arrays have."""
         num_rows = len(spans) if drafted is None else drafted.num_rows
         return self.slots.decodes(spans, self._graph_size(num_rows) or num_rows, drafted)
 
@@ -182,7 +182,7 @@ class Engine:
         self, pending: PendingOutcome, spans: Spans, decodes: Decodes, wanted: Mapping[int, int]
     ) -> Launched:
         """Start the step over these decodes, and over what is drafted behind them."""
-        # Where nothing is to be drafted it takes in what it kept of the steps before.
+        # Where nothing is to be drafted, the drafter may compute what it kept of the steps before.
         takes = pending.plan.open_drafts and (wanted or self.drafter.takes_in)
         may_branch = self.graphs is not None and self.graphs.takes_trees
         draft = self.drafter.draft_trees if may_branch else self.drafter.draft
@@ -222,7 +222,7 @@ class Engine:
         return pending
 
     def _pass_by(self, pending: PendingOutcome) -> None:
-        """Nothing is computed in this step; other stages have to know."""
+        """Tell other stages that nothing is computed in this step."""
         self._stages.hand_on(replace(pending.heading, num_tokens=0))
         if self._stages.is_told:
             self._stages.expect(pending, ())
@@ -261,7 +261,7 @@ class Engine:
         return self.slots.extend(spans, legal)
 
     def _drafted(self, spans: list[Span], worth: Mapping[int, int]) -> Drafts:
-        """What is drafted behind these, as far as grammars allow it."""
+        """The drafts behind these spans, as far as grammars allow them."""
         wanted = {span.slot: most for span in spans if (most := worth.get(span.slot, 0)) > 0}
         if wanted and self._before is not None:
             self._before.tell_when_done()
@@ -276,7 +276,7 @@ class Engine:
         return legal
 
     def _drafts(self, draft: _Draft, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        """What the drafter makes of these spans; nothing where it has no memory for it."""
+        """What the drafter drafts behind these spans; nothing if it lacks the memory."""
         try:
             return draft(spans, wanted)
         except Exception as error:
@@ -290,7 +290,7 @@ class Engine:
 
     @torch.inference_mode()
     def _keep(self, slot: int, path: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Move what counts of a tree to the places of its positions."""
+        """Move the tokens of a tree that count to the places of their positions."""
         start = self.slots.states[slot].length - 1
         self.slots.rows.write_tokens(slot, start, token_ids)
         moved = [(number, place) for place, number in enumerate(path) if number != place]
@@ -308,7 +308,7 @@ class Engine:
             self.slots.settle()
 
     def _guard(self, spans: Sequence[Span], pending: PendingOutcome, launch: Callable[[], None]) -> None:
-        """Launch a part of a step. What fails requests only becomes errors of their slots."""
+        """Launch a part of a step. An error that fails only requests becomes the error of their slots."""
         try:
             launch()
         except Exception as error:
@@ -362,7 +362,7 @@ class Engine:
         self._take_in(step, sampled, masks, pending)
 
     def _tell(self, pending: PendingOutcome, sampled: Sampled | None, masks: GrammarMasks | None) -> None:
-        """Have all stages know what this one, the last, has found."""
+        """Tell all stages what this one, the last, has found."""
         told = Told(pending.heading.place)
         if masks is not None:
             told.late, told.void, told.failed = list(masks.late), list(masks.void), list(masks.errors)
@@ -398,7 +398,7 @@ class Engine:
     def _take_in(
         self, step: Step, sampled: Sampled | None, masks: GrammarMasks | None, pending: PendingOutcome
     ) -> None:
-        """The slots have these tokens, and the outcome, too."""
+        """Give these tokens to the slots and to the outcome."""
         if sampled is not None:
             if masks is not None:
                 pending.grammar_errors, pending.void_rows = masks.errors, masks.void

@@ -1,9 +1,10 @@
-"""Drafts by a head with keys and values of its own, which reads hidden states of the model: EAGLE's, and the layer of
-multi-token prediction of a checkpoint.
+"""Drafts by a head that reads hidden states of the model and has keys and values of its own: an EAGLE head, or the
+layer of a checkpoint for multi-token prediction.
 
-It computes a position from the model's hidden state there and the token behind it, and so guesses the token after that;
-from what it returns it goes on by itself. Where the head was not told a state, because others computed the position or
-nothing was to be drafted, its keys and values are zero: it then guesses somewhat worse, and the tokens are the same.
+For a position, the head reads the model's hidden state there and the next token, and guesses the token after that one.
+For the tokens that follow, it reads its own hidden state instead of the model's. Where it did not get the state of a
+position, because another sequence computed it or nothing was to be drafted, its keys and values are zero: its guesses
+are then somewhat worse, and the tokens that are generated are the same.
 """
 
 import logging
@@ -43,11 +44,11 @@ from penstock_server.network.upload import to_device
 
 logger = logging.getLogger(__name__)
 
-# More positions of a slot than these are computed before the pass that drafts its first token, but for the last one.
-# On CUDA a graph has one position of each slot. A recorded pass has room for more.
+# The most positions of a slot that the pass computes which drafts its first token. If there are more, all but the last
+# one are computed before. On CUDA it is one, because a graph has one position of each slot. A recorded pass takes more.
 LONGEST_FIRST = 24
-# Bytes of states that it may keep while nothing is drafted: of a prompt whose sequence has ended by then it computes
-# nothing.
+# The bytes of states that it may keep while nothing is drafted. It computes no prompt whose sequence ends before there
+# are so many.
 _MOST_KEPT = 1 << 26
 
 
@@ -55,7 +56,7 @@ _GuessBehind = Callable[[Mapping[int, Run], Mapping[int, int]], Drafts]
 
 
 class _Guess(NamedTuple):
-    """What a pass made of some slots: tokens, and the states to go on with."""
+    """The result of a pass over some slots: tokens, and the states that the next pass reads."""
 
     ids: torch.Tensor
     given: torch.Tensor
@@ -73,7 +74,7 @@ class HeadDrafter(GraphedDrafter):
         graphs: DecodeGraphs | None,
         branches: int = 1,
     ) -> None:
-        """`branches`: guesses for a token; with more than one drafts are trees where they may be."""
+        """`branches`: how many guesses there are for a token. With several, drafts are trees where they may be."""
         self.head = head
         self.cache = cache
         super().__init__(graphs)
@@ -91,7 +92,7 @@ class HeadDrafter(GraphedDrafter):
         branching = records and branches > 1 and sees_trees
         self._trees = self._tree_recording(slots, group, branches) if branching else None
         self._kept = KeptStates()
-        # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
+        # Not in steps that only have decodes without drafts: then many sequences generate, and nothing is drafted soon.
         self._is_needed = False
 
     @property
@@ -117,7 +118,7 @@ class HeadDrafter(GraphedDrafter):
         self._is_needed = bool(plan.open_drafts or plan.admitted) or not plan.is_of_decodes
 
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
-        # A copy, position by position. What the head makes of it can wait: in most steps nothing is drafted.
+        # A copy, position by position. The head computes with it later: in most steps nothing is drafted.
         begin = 0
         for span in spans:
             end = begin + span.length
@@ -170,21 +171,21 @@ class HeadDrafter(GraphedDrafter):
         self._kept.clear()
 
     def _is_due(self, slot: int) -> bool:
-        """Whether what is kept of a slot is computed with at once: it is much, or states behind it were not told and
-        will not be."""
+        """Whether the head computes the kept states of a slot at once: they are many, or the states behind them are
+        missing and will not come."""
         state = self._slots.states.get(slot)
         has_gap = state is not None and self._kept.end(slot) + LONGEST_FIRST < state.length
         return has_gap or self._kept.count(slot) > self._longest
 
     def _longest_of(self, num_slots: int) -> int:
-        """The positions of each of so many slots that the pass may have."""
+        """The most positions of each slot that the pass may compute for `num_slots` slots."""
         most = self._slots.limits.max_step_tokens
         if self._recorded is not None:
             most = min(most, self._recorded.most_rows // max(1, num_slots))
         return max(1, min(self._longest, most))
 
     def _parts(self, runs: Mapping[int, Run]) -> Iterator[dict[int, Run]]:
-        """The same positions, in parts of no more than a step has."""
+        """The same positions, in parts that fit into a step."""
         part, left = dict[int, Run](), self._slots.limits.max_step_tokens
         for slot, run in runs.items():
             rest = run
@@ -198,7 +199,7 @@ class HeadDrafter(GraphedDrafter):
             yield part
 
     def _known(self, slot: int) -> Run | None:
-        """What is kept of a slot."""
+        """The states of a slot that are kept."""
         state = self._slots.states.get(slot)
         return None if state is None else self._kept.known(slot, state.length)
 
@@ -207,11 +208,11 @@ class HeadDrafter(GraphedDrafter):
         return self.head.prepare(torch.cat([run.states for run in runs]))
 
     def _can_guess(self, slot: int, runs: Mapping[int, Run]) -> bool:
-        """Whether the state is kept that the last token of a slot was chosen from."""
+        """Whether that state of a slot is kept from which its last token was chosen."""
         return slot in runs and runs[slot].end == self._slots.states[slot].length - 1
 
     def _compute(self, runs: Mapping[int, Run]) -> None:
-        """Fill the plane where nothing is drafted behind it."""
+        """Compute keys and values of positions behind which nothing is drafted."""
         for slot, run in runs.items():
             self._begin(slot, run)
             self._kept.forget(slot)  # also where this fails: it would fail again
@@ -221,7 +222,7 @@ class HeadDrafter(GraphedDrafter):
             self.plane.fill(slot, run.end)
 
     def _begin(self, slot: int, run: Run) -> None:
-        """What the plane lacks before a run is made zero: nobody will tell its states."""
+        """Make the plane zero where it is not filled before a run: the states of these positions will not come."""
         self.plane.catch_up(slot)
         filled = self.plane.filled(slot)
         if filled < run.start:
@@ -229,13 +230,13 @@ class HeadDrafter(GraphedDrafter):
             self.plane.skip(slot, run.start)
 
     def _done(self, runs: Mapping[int, Run]) -> None:
-        """Runs are computed with."""
+        """The head has computed these runs."""
         for slot, run in runs.items():
             self.plane.fill(slot, run.end)
             self._kept.forget(slot)
 
     def _recording(self, slots: Slots) -> ToldPass:
-        """What recorded calls of the head are made of."""
+        """The recorded calls of the head."""
         return RecordedPasses(self.head, self.cache, slots)
 
     def _tree_recording(
@@ -245,22 +246,22 @@ class HeadDrafter(GraphedDrafter):
         return RecordedTrees(self.head, self.cache, slots, group, branches)
 
     def _depth(self, number: int) -> int:
-        """How deep a tree of so many tokens may be."""
+        """How deep a tree of `number` tokens may be."""
         return number
 
     def _wanted(self, slot: int, run: Run, number: int) -> Wanted:
-        """What the head is to make of a slot."""
+        """What the head is to compute for a slot."""
         return Wanted(slot, self._slots.states[slot].length, run, number)
 
     def _guess(self, runs: Mapping[int, Run], numbers: Mapping[int, int]) -> Drafts:
-        """So many tokens for each slot, which has them in its row."""
+        """`numbers` tokens for each slot, which are also written into its row."""
         if not runs:
             return {}
         for slot, run in runs.items():
             self._begin(slot, run)
         features = reduce(or_, (self._slots.states[slot].features for slot in runs))
         wanted = [self._wanted(slot, run, numbers[slot]) for slot, run in runs.items()]
-        # What is guessed may depend on the guesses before it.
+        # A guess may depend on those before it.
         is_chain = self._guided.begin(numbers) or bool(features & ADJUSTING)
         if self._recorded is not None and not is_chain and self._recorded.takes(wanted):
             drafts = self._guess_recorded(self._recorded, wanted, bool(features))
@@ -321,7 +322,7 @@ class HeadDrafter(GraphedDrafter):
     def _going_on(
         self, slots: list[int], rows: list[int], given: torch.Tensor
     ) -> tuple[list[int], torch.Tensor]:
-        """The slots in these rows, and what they go on with."""
+        """The slots in these rows, and the states that the next pass reads for them."""
         if len(rows) == len(slots):
             return slots, given
         index = to_device(rows, torch.int64, given.device)
@@ -337,7 +338,7 @@ class HeadDrafter(GraphedDrafter):
         return _Guess(ids, self.head.following(hidden))
 
     def _scored(self, step: Step, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the head returns for the rows that get a token, and their logits, as the model has them."""
+        """What the head returns for the rows that get a token, and their logits over the model's vocabulary."""
         rows = step.sampled_rows if step.num_tokens > step.sampling.num_rows else None
         hidden, logits = self._computed(step, given)
         if rows is not None:

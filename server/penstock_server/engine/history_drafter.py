@@ -1,7 +1,7 @@
-"""What drafters that know nothing but tokens have in common: prompt, output, and what the request of a slot predicted.
+"""The base of drafters that read tokens only: the prompt, the output, and the prediction that the request gave.
 
-A prediction stands between prompt and output, as if it were the output of an earlier turn: it is preferred to what the
-prompt has, and what is generated to both.
+A prediction stands between prompt and output, as if it were the output of an earlier turn. So matches in it are
+preferred to those in the prompt, and matches in the output to both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.plan import Drafts, Numbers, Plan, Span
 from penstock_server.engine.slots import Slots
 
-# Longer runs of last tokens say no more about what follows.
+# The longest run of last tokens that is looked for: longer ones say no more about what follows.
 LONGEST_RUN = 24
 
 
@@ -21,7 +21,7 @@ class HistoryDrafter(Drafter):
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        # By slot.
+        # The prediction of each slot that has one.
         self._predicted: dict[int, Numbers] = {}
 
     def draft_behind(self, tokens: Numbers, max_drafts: int) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
-"""Hidden states that a head was told and did not compute with yet, by slot.
+"""The hidden states that a head got and has not computed yet, by slot.
 
-A position counts once it is known which token is behind it: of wrong drafts, none do.
+The state of a position is of use when the token behind the position is known. Those of wrong drafts are of no use.
 """
 
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ class Run(NamedTuple):
 
 
 class KeptStates:
-    """Of each slot the states of its last steps, without a gap."""
+    """For each slot, the states of its last positions, without a gap."""
 
     def __init__(self) -> None:
         self._runs: dict[int, list[Run]] = {}
 
     def add(self, slot: int, run: Run) -> None:
-        """Positions that were computed; those that are known already were computed again."""
+        """Add positions that the model computed. Those that are here already were computed again, and are replaced."""
         runs = self._runs.setdefault(slot, [])
         while runs and runs[-1].end > run.start:
             begun = runs.pop().before(run.start)
@@ -46,14 +46,14 @@ class KeptStates:
         runs.append(run)
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Of the tree behind the last known position of a slot, only the states of these tokens."""
+        """Of the tree behind the last known position of a slot, keep only the states of these tokens."""
         runs = self._runs.get(slot)
         if runs:
             rows = [0, *(1 + number for number in path)]
             runs[-1] = Run(runs[-1].start, runs[-1].states[rows])
 
     def forget(self, slot: int) -> None:
-        """A slot was given back, or its states are computed with."""
+        """A slot was given back, or the head has computed its states."""
         self._runs.pop(slot, None)
 
     def clear(self) -> None:
@@ -61,7 +61,7 @@ class KeptStates:
         self._runs.clear()
 
     def known(self, slot: int, length: int) -> Run | None:
-        """What is kept of a slot of so many tokens: positions before its last one."""
+        """The states of a slot with `length` tokens, for positions before its last token."""
         parts = [run.before(length - 1) for run in self._runs.get(slot, [])]
         parts = [part for part in parts if len(part.states)]
         if not parts:
@@ -75,14 +75,14 @@ class KeptStates:
         return runs[-1].end - runs[0].start
 
     def end(self, slot: int) -> int:
-        """Behind the last position of a slot that is kept."""
+        """The position behind the last one of a slot that is kept."""
         return self._runs[slot][-1].end
 
     @property
     def num_bytes(self) -> int:
-        """Of all that is kept."""
+        """The size of all states."""
         return sum(run.states.nbytes for runs in self._runs.values() for run in runs)
 
     def slots(self) -> list[int]:
-        """Those of which anything is kept."""
+        """The slots that have states here."""
         return list(self._runs)

@@ -9,7 +9,7 @@ from penstock_server.network.distributed import Group
 
 
 def still_late(slots: Slots, plan: Plan, errors: Container[int], group: Group) -> list[int]:
-    """Those with spans in this plan, on all ranks of the group alike."""
+    """The late slots that have spans in this plan. All ranks of the group agree on them."""
     waiting = slots.waiting(plan, errors)
     if not waiting:
         return []
@@ -18,5 +18,5 @@ def still_late(slots: Slots, plan: Plan, errors: Container[int], group: Group) -
 
 
 def without(plan: Plan, late: list[int]) -> Plan:
-    """The plan but for the spans of these slots, so that the others are computed as if they were not there."""
+    """The plan without the spans of these slots: the others are computed as if these did not exist."""
     return replace(plan, spans=Spans.of(plan.spans).without(late)) if late else plan

@@ -1,4 +1,4 @@
-"""What drafters that limit another one have in common: all that they do not change is the other's."""
+"""The base of drafters that limit another drafter: what they do not override is done by the other one."""
 
 from collections.abc import Iterator, Sequence
 
@@ -66,7 +66,7 @@ class LimitingDrafter(Drafter):
 
 
 def unlimited(drafter: Drafter) -> Drafter:
-    """Who drafts, whether it pays or not."""
+    """The drafter inside all that limit it."""
     while isinstance(drafter, LimitingDrafter):
         drafter = drafter.inner
     return drafter

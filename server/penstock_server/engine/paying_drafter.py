@@ -1,8 +1,9 @@
-"""Asks another drafter for no more than pays: by how often drafts of a slot were right, and by how long steps took.
+"""Asks another drafter for as many drafts as pay, and for no more: this depends on how often drafts of a slot were
+right, and on how long steps took.
 
-Where drafts do not pay, the other drafter rests: it is told the hidden states of prompts alone, and computes nothing,
-unless these become too many. What it then lacks makes its drafts worse, so before it is tried again it is told some
-steps. Where too many sequences generate for drafts it is told nothing.
+Where drafts do not pay, the other drafter rests: it gets the hidden states of prompts only, and computes nothing,
+unless it keeps too many of them. The hidden states that it does not get make its drafts worse, so it gets those of some
+steps before it is tried again. While more sequences generate than drafts are made for, it gets no hidden states at all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from penstock_server.engine.slot_rates import SlotRates
 from penstock_server.engine.step_times import NUM_TRIES, PERIOD, Decision, StepTimes
 from penstock_server.engine.token_tree import is_open
 
-# A draft is made only if it counts with this probability, or a greater one.
+# A draft is made only if the probability that it counts is at least this.
 _LEAST_WORTH = 0.25
 # On a CPU arithmetic takes most of a step of several rows: one more position for each of n rows takes n times this part
 # of the step. (A 110M-parameter Llama in float32 on one core: 0.11 with one row, 0.13 with 4, 0.10 with 8.) A GPU waits
@@ -40,8 +41,8 @@ class PayingDrafter(LimitingDrafter):
         times: StepTimes | None = None,
         max_drafting: int = 0,
     ) -> None:
-        """Without `times` steps take the same time with drafts. `max_drafting`: beside more sequences that generate
-        nothing is drafted; 0: not known."""
+        """Without `times`, a step is taken to be as fast with drafts as without. `max_drafting`: where more sequences
+        than this generate, nothing is drafted; 0: not known."""
         super().__init__(drafter)
         self._max_drafting = max_drafting
         self.rates = SlotRates()
@@ -49,10 +50,11 @@ class PayingDrafter(LimitingDrafter):
         self._row_cost = row_cost
         self._num_steps = 0
         self._drafts: Drafts = {}
-        # Drafts of which it is not known whether they are right; of a tree those that were right, and one behind them.
+        # By slot, the drafts of which it is not known whether they are right. Of a tree: those that were right, and one
+        # behind them.
         self._num_open: dict[int, int] = {}
         self._rests = False
-        # What was asked last, and what it came to: the same, until more is known of slots.
+        # The last question and its answer, which holds until more is known of slots.
         self._asked: tuple[object, ...] | None = None
         self._likely = _Likely({}, 0.0)
         # The last plan, and whether too many sequences generate in it.
@@ -80,7 +82,7 @@ class PayingDrafter(LimitingDrafter):
         self._num_steps += 1
         place = self._num_steps % PERIOD
         least = max(_LEAST_WORTH, self._row_cost * num_rows)
-        # None is left in the step, or no draft can be likely enough.
+        # The step has no rows, or no draft can be likely enough.
         if num_rows == 0 or least >= 1:
             self._rests = True
             return {}
@@ -89,7 +91,8 @@ class PayingDrafter(LimitingDrafter):
         decision = Decision.DRAFTS if self.times is None else self.times.decide(num_rows, expected, place)
         self._rests = decision == Decision.REST
         if has_rested and not self._rests and self.times is not None:
-            self.times.leave_out()  # it may compute what it was told meanwhile
+            # The other drafter may compute hidden states that it got while it rested.
+            self.times.leave_out()
         if decision == Decision.TRY:
             numbers = dict(wanted)
         return self.inner.worth(num_rows, numbers) if decision >= Decision.DRAFTS and numbers else {}
@@ -130,8 +133,9 @@ class PayingDrafter(LimitingDrafter):
         super().clear()
 
     def _judged(self, wanted: Mapping[int, int], least: float, at_least: int) -> _Likely:
-        """How many drafts of each slot are likely enough to count; slots with none are left out. All slots are tried in
-        the same steps, which follow each other: drafts cost time, and times are measured."""
+        """How many drafts of each slot are likely enough to count; slots without such drafts are left out. `at_least`:
+        drafts that each slot gets in any case. It is 1 for all slots in the same steps, one after the other, because
+        drafts change the times that are measured."""
         asked = (least, at_least, *wanted.items())
         if asked == self._asked:
             return self._likely
@@ -149,7 +153,7 @@ class PayingDrafter(LimitingDrafter):
         return bool(wanted) or not (self._rests or self._is_full) or self.inner.is_behind
 
     def _noted(self, spans: Sequence[Span], wanted: Mapping[int, int], drafts: Drafts) -> Drafts:
-        # Those of other slots may still be in another stage.
+        # Drafts of other slots stay: their step may still be in another stage.
         for span in spans:
             self._num_open.pop(span.slot, None)
         self._drafts = drafts

@@ -22,11 +22,11 @@ from penstock_server.network.kv_cache import KVCache
 
 
 class RecordedAtOnce(ToldPass):
-    """A recording for each number of positions, and of drafts among them. The runs of slots have their stand-ins."""
+    """A recording for each number of positions, and of drafts among them. A slot's run has stand-ins for its drafts."""
 
     def __init__(self, head: EagleHead, cache: KVCache, slots: Slots) -> None:
         super().__init__("passes of a head that guesses at once", head, cache, slots)
-        # Of each draft its row, slot and position.
+        # The row, slot and position of each draft.
         self.places = Shared(3, self.most_rows)
 
     def guess(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
@@ -43,12 +43,12 @@ class RecordedAtOnce(ToldPass):
                 yield partial(self.run, num_rows, num_drafts, draws)
 
     def run(self, num_rows: int, num_drafts: int, draws: bool) -> None:
-        """The pass over so many positions that were written, and its choices."""
+        """Compute the pass over `num_rows` positions that were written, and choose the tokens."""
         key = (num_rows, num_drafts, draws)
         self.recordings.run(key, lambda: self.compute_choices(num_rows, num_drafts, draws))
 
     def place(self, wanted: Sequence[Wanted]) -> tuple[int, int]:
-        """Write what the pass takes; how many positions and how many drafts it has."""
+        """Write the arguments of the pass. Returns the numbers of its positions and of its drafts."""
         ends, places = self.begin(wanted), []
         for (slot, length, _run, number), end in zip(wanted, ends, strict=True):
             places += [(end - number + draft, slot, length + draft) for draft in range(number)]
@@ -56,28 +56,28 @@ class RecordedAtOnce(ToldPass):
         return ends[-1], len(places)
 
     def logits(self, num_rows: int, num_drafts: int) -> torch.Tensor:
-        """Of each draft; computed in a recording."""
+        """The logits of each draft; computed in a recording."""
         hidden = self.compute_told(num_rows).index_select(0, self.places.numbers[0, :num_drafts])
         return fitted(self.head.logits(hidden), self.slots.limits.vocab_size)
 
     def compute_choices(self, num_rows: int, num_drafts: int, draws: bool) -> None:
-        """Of a token for each draft; computed in a recording."""
+        """Choose a token for each draft; computed in a recording."""
         slots, lengths = self.places.numbers[1:, :num_drafts]
         choose(self.logits(num_rows, num_drafts), slots, lengths, self.slots.rows.kept, draws)
 
 
 class RecordedTreesAtOnce(RecordedAtOnce):
-    """The same pass, with several guesses for each token, which do not know each other: the likeliest trees of them."""
+    """The same pass, with several guesses for each token, none of which depends on the others: the likeliest trees."""
 
     def __init__(self, head: EagleHead, cache: KVCache, slots: Slots, group: Group, branches: int) -> None:
-        """`branches`: guesses for a token."""
+        """`branches`: how many guesses there are for a token."""
         super().__init__(head, cache, slots)
         self._likeliest = Likeliest(slots, group, branches, self.most_rows)
 
     def guess_trees(
         self, wanted: Sequence[Wanted], sizes: Sequence[int], draws: bool
     ) -> list[tuple[int, ...]]:
-        """The tokens of each slot, so many of each. A tree is as deep as its slot has drafts in the pass, or less."""
+        """The tree of each slot, with as many tokens as `sizes` says. It is at most as deep as its slot has drafts."""
         num_rows, num_drafts = self.place(wanted)
         self.run(num_rows, num_drafts, draws)
         levels = iter(self._likeliest.read(*self.places.here[1:, :num_drafts].tolist()))

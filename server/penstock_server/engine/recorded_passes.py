@@ -1,5 +1,5 @@
-"""The passes of a head with keys and values on a CPU, as recorded calls: one over what it was told, and one for all
-tokens that are drafted behind that, with the choice of each.
+"""The passes of a head with keys and values on a CPU, as recorded calls: one over the told states (see `told_pass`),
+and one that drafts all tokens behind these, and chooses each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from penstock_server.network.eagle import EagleHead
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.mtp import MtpHead
 
-# Tokens of a slot: more are computed op by op.
+# The most tokens that are drafted for a slot. More are computed op by op.
 MOST_PASSES = 16
 
 
@@ -26,7 +26,7 @@ class RecordedPasses(KeptPass):
     def __init__(self, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
         super().__init__("passes of a head", head, cache, slots)
         most = slots.limits.num_slots
-        # Slots, positions and lengths of each pass, which are those of the spare row where a slot has its drafts.
+        # Slots, positions and lengths of each pass. A slot that has all its drafts is replaced by the spare row.
         self._passes = Shared(3 * MOST_PASSES, most)
 
     def takes(self, wanted: Sequence[Wanted]) -> bool:

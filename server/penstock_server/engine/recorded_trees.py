@@ -1,8 +1,8 @@
-"""The passes of a head with keys and values on a CPU whose drafts are trees: one recorded call over what it was told,
-and one for each depth, over the guesses that are worth going on from.
+"""The passes of a head with keys and values on a CPU whose drafts are trees: one recorded call over the told states
+(see `told_pass`), and one for each depth, over the guesses that are worth going on from.
 
-In the plane of the head these lie one after the other behind what it was told, each with its token behind its place,
-and see their ancestors alone. The next drafts take their places.
+In the plane of the head, these guesses have places one after the other behind the told positions. The token of a guess
+is written behind its place. A guess sees its ancestors only. The next drafts overwrite these places.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,22 +33,22 @@ class _Row(NamedTuple):
     place: int
     position: int
     seen: int
-    # Where the token behind it will be.
+    # The position of the token that is guessed behind it.
     length: int
-    # The row of the pass before that returned what it is given.
+    # The row of the pass before whose hidden state it reads.
     given: int
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot, and how far its tree of so many tokens is."""
+    """A slot and its tree, which grows to `size` tokens."""
 
     wanted: Wanted
     size: int
     growth: TreeGrowth
-    # Of the guesses that were gone on from, each by its place: the place of the one before it on its way.
+    # By place, the parent's place of each guess that a pass went on from.
     parents: list[int] = field(default_factory=list)
-    # The place of a guess that was gone on from, and the row of the last pass that it had.
+    # The place of each guess that a pass went on from, and its row in the last pass.
     places: dict[int, int] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
     # The guesses of the last pass.
@@ -61,7 +61,7 @@ class RecordedTrees(KeptPass):
     def __init__(
         self, head: EagleHead | MtpHead, cache: KVCache, slots: Slots, group: Group, branches: int
     ) -> None:
-        """`branches`: guesses for a token, and those of a depth that are gone on from."""
+        """`branches`: how many guesses there are for a token, and from how many of one depth the next pass goes on."""
         super().__init__("passes of a head for trees", head, cache, slots)
         most = branches * slots.limits.num_slots
         self._branches = branches
@@ -72,7 +72,7 @@ class RecordedTrees(KeptPass):
     def guess_trees(
         self, wanted: Sequence[Wanted], sizes: Sequence[int], draws: bool
     ) -> list[tuple[int, ...]]:
-        """The tokens of each slot, so many of each."""
+        """The tree of each slot, with as many tokens as `sizes` says."""
         count = len(wanted)
         self.run_told(wanted)
         firsts = [_Row(it.slot, 0, 0, ROOT, it.length, row) for row, it in enumerate(wanted)]
@@ -121,7 +121,7 @@ class RecordedTrees(KeptPass):
         return found
 
     def _placed(self, slot: _Slot, number: int) -> _Row:
-        """Give a guess its place, and its token the one behind."""
+        """Give a guess its place, and write its token behind that."""
         growth, length, place = slot.growth, slot.wanted.length, len(slot.parents)
         parent = growth.parents[number]
         slot.parents.append(slot.places.get(parent, ROOT))
@@ -140,7 +140,7 @@ class RecordedTrees(KeptPass):
     def _grow(
         self, slots: Sequence[_Slot], owners: Sequence[tuple[_Slot, int]], rows: Sequence[_Row]
     ) -> None:
-        """Take in the guesses behind those of the last pass."""
+        """Add the guesses that the last pass made to the trees."""
         guesses = self._likeliest.read([row.slot for row in rows], [row.length for row in rows])
         for (slot, number), behind in zip(owners, guesses, strict=True):
             slot.newest += slot.growth.add(number, behind)

@@ -1,7 +1,7 @@
-"""Steps on their way through the stages of a model, as one stage sees them: what it hands on, and which of its steps it
-finishes when the last stage has told what it found.
+"""Steps on their way through the stages of a model, as one stage sees them: it hands them on, and finishes them when
+the last stage has told what it found.
 
-Where there is one stage, all of this is nothing.
+With one stage, nothing here does anything.
 """
 
 import time
@@ -26,23 +26,23 @@ Finish = Callable[[Told, torch.Tensor, torch.Tensor | None], None]
 
 
 def _nothing(_told: Told, _found: torch.Tensor, _tapped: torch.Tensor | None) -> None:
-    """Of a step without spans."""
+    """The heading of a step without spans."""
 
 
 class _Untold(NamedTuple):
     """A step that the stages behind still compute."""
 
     pending: PendingOutcome
-    # Those that get tokens: until they are told, nothing else is done with them.
+    # The slots that get tokens. Nothing else is done with them until the tokens are told.
     slots: Collection[int]
     finish: Finish
 
 
 class StageSteps:
-    """Those of one stage. All of its methods are for the thread that steps."""
+    """The steps of one stage. All of its methods are for the thread that steps."""
 
     def __init__(self, model: Model, part: Group, device: torch.device, taps: TapShape | None) -> None:
-        """`part`: the ranks of the stage. `taps`: the hidden states that who drafts reads, if it reads any."""
+        """`part`: the ranks of the stage. `taps`: the hidden states that the drafter reads, if it reads any."""
         stage = model.stage
         self._stage = stage
         self._num_layers = model.facts.num_layers if isinstance(model.facts, ModelSpec) else 0
@@ -77,7 +77,7 @@ class StageSteps:
         collectives of two plans, so the rank with the older plan drops it and the one with the newer plan waits.
         """
         if self._teller is not None:
-            # What older epochs lack here, they never get.
+            # What is missing of older epochs never comes.
             self._teller.begin(mine.epoch)
         while self._part.size > 1:
             everyone = [Place(*numbers) for numbers in self._part.gather_numbers(*mine)]
@@ -88,11 +88,11 @@ class StageSteps:
         return self._headings is None or self._headings.meet(mine)
 
     def heading(self, plan: Plan) -> Heading | None:
-        """What was decided of this step; None in the first stage, which decides."""
+        """What was decided about this step; None in the first stage, which decides."""
         return None if self._headings is None else self._headings.pop(Place(plan.epoch, plan.step))
 
     def wait_for_hidden(self) -> float:
-        """Wait until the hidden states of a step are there; for how many seconds."""
+        """Wait until the hidden states of a step are there. Returns the seconds that it waited."""
         if self._before is None:
             return 0.0
         begun = time.perf_counter()
@@ -105,7 +105,7 @@ class StageSteps:
             self._behind.put(*heading.numbers())
 
     def carry(self, taps: Taps | None) -> None:
-        """What the stages left for who drafts goes on, if it is read."""
+        """Send the hidden states on that the stages left for the drafter, if it reads them."""
         if taps is not None and self._stage.count > 1:
             self._stage.carry(taps, self._num_layers)
 
@@ -136,7 +136,7 @@ class StageSteps:
             self._hear_through(needed[-1])
 
     def clear(self) -> None:
-        """What is not told is of no use any more."""
+        """Forget the steps that were not told: they are of no use any more."""
         self._untold.clear()
 
     def _hear_through(self, last: PendingOutcome) -> None:

@@ -1,12 +1,12 @@
-"""What goes between the stages of a model in a step: a heading and hidden states from one to the next, and what the
-last one finds to the ranks of all, each of which has rows and an outcome of its own.
+"""Messages between the stages of a model in a step. Each stage sends a heading and hidden states to the next one. The
+last stage sends what it found to the ranks of all stages, each of which has rows and an outcome of its own.
 
-Nobody waits for a stage behind: a step that others compute further is finished here when the last stage has told what
-it found, and that is waited for only where the next step needs it. Each message has the epoch and the step that it is
-of. Where a router dies while it sends, some ranks have a plan that others never get: what was sent for it is dropped by
-who has a newer one.
+No stage waits for the stages behind it. A step that they still compute is finished here when the last stage has told
+what it found, and a stage waits for that only where the next step needs it. Each message has the epoch and the number
+of its step. If a router dies while it sends a plan, some ranks never get it: a rank with a newer plan drops the
+messages for it.
 
-Who receives makes room of the right sizes, which follow from the step.
+The receiver allocates tensors of the right sizes, which follow from the step.
 """
 
 from collections.abc import Sequence
@@ -40,18 +40,18 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What the first stage has decided of a step; goes before the hidden states."""
+    """What the first stage has decided about a step; it is sent before the hidden states."""
 
     place: Place
-    # Of the hidden states; 0: there are none.
+    # The number of hidden states; 0: there are none.
     num_tokens: int = 0
-    # Whether each stage says behind them how it went.
+    # Whether each stage says, behind them, how its part of the step went.
     compares: bool = False
     # Whether its spans are looked at slot by slot, as some may have drafts.
     is_by_slot: bool = False
-    # Whether the hidden states that who drafts reads follow the others.
+    # Whether the hidden states that the drafter reads follow the others.
     is_tapped: bool = False
-    # Slots that sit it out.
+    # Slots that sit the step out.
     late: Sequence[int] = ()
     drafts: Drafts = field(default_factory=dict)
 
@@ -78,13 +78,13 @@ class Heading:
 
 @dataclass(slots=True)
 class Told:
-    """What the last stage found in a step, but for the numbers on the device."""
+    """What the last stage found in a step, without the numbers on the device."""
 
     place: Place
     reason: ErrorCode | None = None
-    # How many numbers of the device follow.
+    # How many numbers from the device follow.
     count: int = 0
-    # Of how many tokens hidden states follow these, for who drafts.
+    # How many hidden states follow these, for the drafter.
     num_tapped: int = 0
     # Rows that got no token because their masks were not there, or that do not count; and those whose grammar failed.
     late: Sequence[int] = ()
@@ -114,10 +114,10 @@ class Told:
 
 
 class Headings:
-    """Where a stage is told of the steps that come to it."""
+    """Where a stage receives the headings of its steps."""
 
     def __init__(self, model: Model, before: Way, device: torch.device, taps: TapShape | None) -> None:
-        """`taps`: what who drafts reads, if anybody does."""
+        """`taps`: the hidden states that the drafter reads, if it reads any."""
         self._model = model
         self._before = before
         self._device = device
@@ -133,13 +133,13 @@ class Headings:
         return heading.place == place
 
     def pop(self, place: Place) -> Heading:
-        """That of this step."""
+        """The heading of this step."""
         if not self.meet(place):
             raise StaleEpoch(f"step {place.step} of epoch {place.epoch}: the stage before has a newer one")
         return Heading.of(self._before.take())
 
     def _drop(self, heading: Heading) -> None:
-        """What was sent behind it, which nobody reads."""
+        """Receive what was sent behind a heading that is dropped, and drop it, too."""
         if heading.num_tokens:
             self._before.receive(room_for_hidden(self._model, heading.num_tokens, self._device))
         if heading.num_tokens and heading.is_tapped and self._taps is not None:
@@ -149,14 +149,14 @@ class Headings:
 
 
 class Teller:
-    """The last stage's end: it tells all others what it found."""
+    """The last stage's end of the messages: it tells all others what it found."""
 
     def __init__(self, stage: Stage) -> None:
         self._ways = stage.tells
         self._epoch = 0
 
     def begin(self, epoch: int) -> None:
-        """Steps of this epoch come: what was not told of older ones never is."""
+        """Steps of this epoch come. What was not told of older ones is never told."""
         if epoch > self._epoch:
             self._epoch = epoch
             self._tell(Told(Place(epoch, 0)))
@@ -164,9 +164,9 @@ class Teller:
     def tell(
         self, told: Told, found: Sequence[torch.Tensor] = (), tapped: torch.Tensor | None = None
     ) -> None:
-        """What was found, and tensors that are exact in 64 bits: ids and probabilities.
+        """Send what was found, and tensors of numbers that are exact in 64 bits: ids and probabilities.
 
-        `tapped`: hidden states, a row for each token, for the first stage alone.
+        `tapped`: hidden states, a row for each token, which only the first stage gets.
         """
         told.count = sum(numbers.numel() for numbers in found)
         self._tell(told, 0 if tapped is None else len(tapped))
@@ -185,7 +185,7 @@ class Teller:
 
 
 class Listener:
-    """The end of another stage."""
+    """The end of the messages in another stage."""
 
     def __init__(self, model: Model, told: Way, device: torch.device, taps: TapShape | None) -> None:
         """`taps`: as for `Headings`."""
@@ -195,7 +195,7 @@ class Listener:
         self._taps = taps
 
     def has_come(self) -> bool:
-        """Whether there is something to hear."""
+        """Whether a message is there."""
         return self._told.has_come()
 
     def hear(self, place: Place) -> Told:
@@ -211,13 +211,13 @@ class Listener:
         return told
 
     def read(self, told: Told) -> torch.Tensor:
-        """The numbers of the device."""
+        """The numbers from the device."""
         if not told.count:
             return torch.empty(0, dtype=torch.float64, device=self._device)
         return self._told.receive(torch.zeros(told.count, dtype=torch.float64, device=self._device))
 
     def read_tapped(self, told: Told) -> torch.Tensor | None:
-        """The hidden states for who drafts, as it reads them, if there are any; behind `read`."""
+        """The hidden states as the drafter reads them, if there are any. Called after `read`."""
         if not told.num_tapped or self._taps is None:
             return None
         rows = self._taps.rows(told.num_tapped, self._dtype, self._device)
@@ -254,7 +254,7 @@ def room_for_hidden(model: Model, num_tokens: int, device: torch.device) -> torc
 
 
 def received(model: Model, num_tokens: int, device: torch.device) -> torch.Tensor | None:
-    """What the stage before has of these tokens; None in the first."""
+    """The hidden states that the stage before has of these tokens; None in the first stage."""
     if model.stage.is_first:
         return None
     return model.stage.receive(room_for_hidden(model, num_tokens, device))

@@ -1,12 +1,12 @@
-"""Whether drafts pay in a step: whether it gives more tokens in the same time than a step without them.
+"""Decides whether drafts pay in a step: whether it gives more tokens in the same time than a step without drafts.
 
-How many tokens it gives is expected of its slots, and how long it takes was measured. That depends on the drafter, the
-model and the machine, and differs between ranks, so the first rank's decision is that of all.
+The number of tokens is estimated from how often drafts of its slots were right. The time is measured: it depends on the
+drafter, the model and the machine. Ranks measure different times, so all of them follow the first rank's decision.
 
-A step is measured behind some of its kind. While it is computed, the router hands out the tokens of steps before, on
-the same processors: the first steps without drafts pay for the many tokens of those before them, the fourth still with
-a tenth of its time. A step in which something is computed for the first time, and recorded, says nothing about later
-ones.
+A step is measured only if some steps of the same kind came directly before it. While a step is computed, the router
+sends the tokens of earlier steps to clients, on the same processors. So steps with drafts, which give many tokens, slow
+down the first steps without drafts behind them: the fourth still by a tenth of its time. A step that is computed for
+the first time is recorded meanwhile; it takes longer than later ones, and is not measured either.
 """
 
 import time
@@ -19,23 +19,24 @@ from penstock_kernels.native.recording import num_recorded
 
 from penstock_server.network.distributed import Group
 
-# So many steps of a kind have to be measured before it is compared.
+# The fewest measured steps of each kind, before both kinds are compared.
 _FEWEST = 4
-# So many steps of its kind are before one that is measured: one without drafts, behind steps with drafts and behind
-# others, as those with prompts; and one with drafts, which a text that seldom repeats has but a few of in a row.
+# How many steps of the same kind come before a step that is measured. A step without drafts: behind steps with drafts,
+# and behind all others, such as steps with prompts. A step with drafts: only one, because a text that seldom repeats
+# gives only a few such steps in a row.
 _BEHIND_DRAFTS, _BEFORE, _BEFORE_DRAFTED = 7, 3, 1
-# So many steps are tried: without drafts, to measure one, and with drafts.
+# How many steps a try has: without drafts, so that one of them is measured, and with drafts.
 _NUM_PLAIN, NUM_TRIES = _BEHIND_DRAFTS + 1, 4
-# Until there are enough of both, the last of each so many steps are without drafts.
+# Until enough steps of both kinds are measured: of each period of this length, the last steps are without drafts.
 _FIRST_PERIOD = NUM_TRIES + _NUM_PLAIN
-# At the end of so many steps the kind that does not pay may be tried, to see whether that has changed. It takes this
-# part of the time, and half of it each time that it has not, down to the other.
+# At the end of a period of this many steps, the kind that does not pay may be tried: perhaps it pays now. Tries take
+# this part of the time at first. The part is halved after each try that changed nothing, down to the least one.
 PERIOD = 64
 _TRIED_PART, _LEAST_TRIED_PART = 0.03, 0.0075
-# In so many steps before those, who drafts does not rest.
+# In this many steps before a try with drafts, the drafter does not rest.
 _AWAKE = 8
 _WEIGHT_OF_NEWEST = 0.1
-# A step counts as no longer than so many times the mean: behind the last step of a request there may be a pause.
+# A step counts as at most this many times the mean: behind the last step of a request there may be a pause.
 _LONGEST = 4.0
 
 
@@ -45,16 +46,16 @@ class Decision(IntEnum):
     REST = 0
     NO_DRAFTS = 1
     DRAFTS = 2
-    # As many as may be, whether they are likely to be right or not.
+    # As many drafts as the plan allows, whether they are likely to be right or not.
     TRY = 3
 
 
 @dataclass(slots=True)
 class _Mean:
-    """Over the steps of one kind."""
+    """The mean time of the steps of one kind; new ones weigh more than old ones."""
 
     count: int = 0
-    # Of them, those that count like one another; the older ones count like one of these.
+    # The steps that have the same weight; all older steps together have the weight of one of these.
     num_recent: int = 0
     seconds: float = 0.0
 
@@ -69,7 +70,7 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Costs:
-    """Of steps of one number of rows."""
+    """The times of steps with one number of rows."""
 
     plain: _Mean = field(default_factory=_Mean)
     drafted: _Mean = field(default_factory=_Mean)
@@ -80,13 +81,13 @@ class _Costs:
 
     @property
     def times_plain(self) -> float:
-        """The time of a step with drafts by that of one without."""
+        """The time of a step with drafts, divided by that of one without."""
         return self.drafted.seconds / self.plain.seconds
 
 
 @dataclass(slots=True)
 class _Step:
-    """A step of open spans that was begun."""
+    """A step that was begun, and has open spans only."""
 
     begun: float
     num_recorded: int
@@ -106,26 +107,27 @@ class StepTimes:
         self._group = group
         self._clock = clock
         self._num_recorded = num_recorded
-        # By the number of rows.
+        # The times by the number of rows.
         self._costs: dict[int, _Costs] = defaultdict(_Costs)
-        # Steps before both kinds were measured.
+        # The steps that were made to measure both kinds.
         self._num_explored = 0
-        # What is tried at the end of this period; None: nothing is.
+        # What is tried at the end of this period; None: nothing.
         self._tried: Decision | None = None
-        # Periods until something is tried again, and whether drafts paid when it was last.
+        # Periods until something is tried again.
         self._num_left = 0
         self._tried_part = _TRIED_PART
+        # Whether drafts paid when something was tried last.
         self._paid: bool | None = None
-        # The step since the last plan, if all of its spans are open: others compute more than decodes.
+        # The step that runs since the last plan, if all of its spans are open: other steps compute more than decodes.
         self._step: _Step | None = None
-        # Whether those before it had drafts, if all of their spans were open, and how many were alike.
+        # Whether the last steps had drafts (None: not all of their spans were open), and how many of them in a row.
         self._had_drafts: bool | None = None
         self._num_alike = 0
-        # How many have to be, before one is measured.
+        # How many in a row have to be alike before one is measured.
         self._num_before = _BEFORE
 
     def begin(self, num_rows: int | None) -> None:
-        """A step begins, of so many open spans and no others; None: it is of another kind."""
+        """A step begins that has `num_rows` open spans and no others; None: it has others."""
         now, step = self._clock(), self._step
         had_drafts = None if step is None else step.has_drafts
         if had_drafts != self._had_drafts:
@@ -153,12 +155,12 @@ class StepTimes:
         self._step = None
 
     def clear(self) -> None:
-        """What was begun is given up."""
+        """The step that was begun is given up."""
         self._step = self._had_drafts = None
 
     def decide(self, num_rows: int, expected: float, place: int) -> Decision:
-        """What is done in a step of so many rows, of whose drafts so many are expected to be right; 0: none are likely
-        enough. `place`: the number of the step in its period."""
+        """What is done in a step of `num_rows` rows. `expected`: how many of its drafts will be right; 0: no draft is
+        likely enough. `place`: the number of the step in its period."""
         is_near = PERIOD - NUM_TRIES - _AWAKE <= place < PERIOD - NUM_TRIES
         if not (expected or is_near):
             return Decision.REST
@@ -172,7 +174,7 @@ class StepTimes:
         return Decision(self._group.gather_numbers(mine)[0][0])
 
     def _decided(self, num_rows: int, gain: float, place: int) -> Decision:
-        """Of this rank. `gain`: the tokens that the step gives by those of one without drafts."""
+        """The decision of this rank. `gain`: the tokens of the step, divided by those of a step without drafts."""
         known = self._known(num_rows)
         cost = 1.0 if known is None else self._costs[known].times_plain
         pays = gain >= cost
@@ -187,8 +189,8 @@ class StepTimes:
         return Decision.DRAFTS if pays else Decision.REST
 
     def _known(self, num_rows: int) -> int | None:
-        """The number of rows whose steps say what drafts cost with so many: what does not pay with few rows does not
-        with more. None: both kinds have to be measured first."""
+        """The number of rows whose times say what drafts cost with `num_rows`: this number, or else a smaller one, for
+        what does not pay with few rows does not pay with more. None: both kinds have to be measured first."""
         if self._costs[num_rows].are_known:
             return num_rows
         fewer = (rows for rows, costs in self._costs.items() if rows < num_rows and costs.are_known)
@@ -201,7 +203,7 @@ class StepTimes:
         return Decision.NO_DRAFTS if is_plain else Decision.DRAFTS
 
     def _begin_tries(self, costs: _Costs, pays: bool, cost: float) -> Decision | None:
-        """What is done in the last steps of this period, if not what pays."""
+        """What is done in the last steps of this period; None: what pays."""
         if self._num_left > 0:
             self._num_left -= 1
             return None

@@ -1,5 +1,6 @@
-"""The pass of a head with keys and values over what it was told, for recorded calls on a CPU: what the host writes, and
-what is computed. `recorded_passes` and `recorded_at_once` draft behind it.
+"""The pass of a head with keys and values over the hidden states that it was told, that is, got from the model. For
+recorded calls on a CPU: what the host writes, and what is computed. `recorded_passes`, `recorded_trees` and
+`recorded_at_once` draft behind it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from penstock_server.network.mtp import MtpHead
 
 
 class Wanted(NamedTuple):
-    """Of a slot: how many tokens it has, what the head was told of the last ones but one, and how many it drafts."""
+    """A slot, its number of tokens, the hidden states before its last token, and how many tokens are drafted."""
 
     slot: int
     length: int
@@ -31,29 +32,29 @@ class Wanted(NamedTuple):
 
 
 class ToldPass:
-    """Over so many positions at most; the recordings are of those who draft."""
+    """The pass. Subclasses say what is recorded."""
 
-    # More positions are computed op by op, in all and of one slot.
+    # The most positions, in all and of one slot. More are computed op by op.
     most_rows = 128
     most_of_slot = 64
 
     def __init__(self, name: str, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
-        """`name`: what is recorded, for the log."""
+        """`name`: the name of the recordings in the log."""
         self.head = head
         self.slots = slots
         self.recordings = Recordings(name)
         self._states = head.reads.rows(self.most_rows, head.dtype, slots.device)
-        # Slots and positions.
+        # The slot and the position of each row.
         self.told = Shared(2, self.most_rows)
         self._cache = cache
         self._starts = torch.arange(max(self.most_rows, slots.limits.num_slots) + 1, dtype=torch.int32)
 
     def takes(self, wanted: Sequence[Wanted]) -> bool:
-        """Whether so many positions and drafts have a place here."""
+        """Whether these positions and drafts fit."""
         return sum(len(each.run.states) for each in wanted) <= self.most_rows
 
     def guess(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
-        """The tokens of each slot, which has them in its row behind its length."""
+        """The tokens drafted for each slot. They are also in its row, behind its length."""
         raise NotImplementedError
 
     def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
@@ -61,7 +62,7 @@ class ToldPass:
         raise NotImplementedError
 
     def begin(self, wanted: Sequence[Wanted]) -> list[int]:
-        """Write what the pass takes; behind which row the positions of each slot end."""
+        """Write the arguments of the pass. Returns for each slot the row behind its last position."""
         ends, end = [], 0
         for slot, _length, run, _number in wanted:
             begin, end = end, end + len(run.states)
@@ -85,27 +86,28 @@ class ToldPass:
         return hidden
 
     def compute_told(self, num_rows: int) -> torch.Tensor:
-        """What it returns for the first positions that were written."""
+        """What the head returns for the first `num_rows` positions that were written."""
         slots, positions = self.told.numbers[:, :num_rows]
         return self.compute(slots, positions, self.head.prepare(self._states[:num_rows]))
 
     def drafts(self, wanted: Sequence[Wanted]) -> list[tuple[int, ...]]:
-        """The tokens of each slot, once they are chosen."""
+        """The tokens drafted for each slot, when they are chosen."""
         tokens = self.slots.rows.tokens
         return [tuple(tokens[each.slot, each.length : each.length + each.number].tolist()) for each in wanted]
 
 
 class KeptPass(ToldPass):
-    """Of which the last row of each slot is kept, to go on with."""
+    """Keeps what the head returned for the last position of each slot, from which the next pass goes on."""
 
     def __init__(self, name: str, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
         super().__init__(name, head, cache, slots)
         self._returned = torch.zeros(self.most_rows, head.returns.size, dtype=head.dtype)
-        # Of each slot its last row.
+        # The last row of each slot.
         self._last = Shared(1, slots.limits.num_slots)
 
     def run_told(self, wanted: Sequence[Wanted]) -> None:
-        """The pass over what it was told, filled up with positions of the spare row, recorded by their number."""
+        """Compute the pass over the told states. It is recorded by the number of its rows, so some rows are filled up
+        with positions of the spare row."""
         ends = self.begin(wanted)
         self._last.here[0, : len(ends)] = [end - 1 for end in ends]
         num_rows = _filled_up(ends[-1])
@@ -113,7 +115,7 @@ class KeptPass(ToldPass):
         self._run_first(num_rows)
 
     def told_ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
-        """The same for so many slots, each of which was told a token and those drafted before it. One may be told a
+        """The recordings for `count` slots, each with a token and the drafts before it. One slot alone may have a
         prompt."""
         self.told.fill(self.slots.rows.spare, 0)
         most = min(count * (max_drafts + 1), self.most_rows) if count > 1 else self.most_of_slot
@@ -121,7 +123,7 @@ class KeptPass(ToldPass):
         return (partial(self._run_first, num_rows) for num_rows in sizes)
 
     def last_rows(self, count: int) -> torch.Tensor:
-        """What the pass returned for the last positions of so many slots; may be recorded."""
+        """What the pass returned for the last positions of `count` slots; may be recorded."""
         return self._returned.index_select(0, self._last.numbers[0, :count])
 
     def _run_first(self, num_rows: int) -> None:
@@ -132,18 +134,18 @@ class KeptPass(ToldPass):
 
 
 def _filled_up(num_rows: int) -> int:
-    """The rows of the pass that is recorded for so many: there are few of these, and they have few rows more."""
+    """The number of rows of the recorded pass that computes `num_rows`: few numbers occur, and few rows are added."""
     step = 1 if num_rows <= 8 else 4 if num_rows <= 32 else 16
     return -(-num_rows // step) * step
 
 
 class Shared:
-    """Numbers that the host writes and a recording reads, all of which are valid from the beginning."""
+    """Numbers that the host writes and a recording reads. All of them are valid from the beginning."""
 
     def __init__(self, *sizes: int) -> None:
         self.numbers = torch.zeros(*sizes, dtype=torch.int64)
         self.here: Numbers = self.numbers.numpy()
 
     def fill(self, *numbers: int) -> None:
-        """Write each of these in a whole row."""
+        """Fill each row with one of these numbers."""
         self.here[: len(numbers)] = np.array(numbers)[:, None]

@@ -1,8 +1,8 @@
-"""What a shard has in memory through its life: all that it serves with, or less while it sleeps.
+"""What a shard keeps in memory: all that it serves with, or less while it sleeps.
 
-Asleep it has no engine: no cache, rows and graphs, and no adapters. At level 1 it keeps its weights; on a GPU they wait
-in the memory of the host. At level 2 they are dropped, and read from the files again, or from those of another
-folder that take their place.
+While it sleeps it has no engine: no cache, no rows, no graphs and no adapters. At level 1 it keeps its weights; on a
+GPU they are moved to the memory of the host. At level 2 the weights are dropped. They are read again when it wakes up,
+from the same folder or from another one that takes its place.
 """
 
 import gc
@@ -40,7 +40,7 @@ from penstock_server.network.parked import Parked
 
 logger = logging.getLogger(__name__)
 
-# Makes what is stepped of an engine.
+# Makes of an engine the object whose steps are computed.
 Wrap = Callable[[Engine], Engine]
 
 
@@ -56,28 +56,28 @@ class Source(NamedTuple):
     """Where weights are read from."""
 
     config: ServerConfig
-    # What the files must be; None: they are what is found.
+    # The versions that the files must have; None: any.
     versions: Versions | None
-    # What the router calls them; empty for those of the start.
+    # What the router calls these weights; empty for those of the start.
     label: str
 
 
 class Replaced(NamedTuple):
-    """The engine after weights were to be replaced, and why they are those from before if they are."""
+    """The engine after an attempt to replace the weights, and the reason if the weights are still the old ones."""
 
     engine: Engine
     refusal: WeightsKept | None
 
 
 class Residence:
-    """Of one process. Its methods are for the thread that loads and steps, but for `check`."""
+    """The memory of one process. All methods but `check` are for the thread that loads and steps."""
 
     def __init__(self, config: ServerConfig, folders: Folders, wrap: Wrap) -> None:
         """Load the model; raises as `prepare` does."""
         self.level = SleepLevel.AWAKE
         self._config = config
         self._wrap = wrap
-        # What others are compared with.
+        # The weights that others are compared with.
         self._folder = folders.model
         self.receiving = Receiving(folders.model.path, self._replaceable)
         prepared = prepare(config, *folders)
@@ -91,7 +91,7 @@ class Residence:
         self._parked: Parked | None = _parked(loaded)
         self._memory = AwakeMemory(loaded)
         self._engine: Engine | None = wrap(prepared.engine())
-        # What it takes to wake up, as it was last measured.
+        # The memory that it takes to wake up, as last measured.
         self.awake_bytes: AwakeBytes = self._memory.measure(self._engine)
 
     @property
@@ -101,7 +101,7 @@ class Residence:
 
     @property
     def adapters(self) -> Adapters:
-        """Those of the model; raises ShardAsleep where there is none."""
+        """The adapters of the model; raises ShardAsleep if the shard has no engine."""
         if self.level is not SleepLevel.AWAKE or self._prepared is None:
             raise ShardAsleep("the shard sleeps, and has no adapters")
         return self._prepared.loaded.adapters
@@ -111,7 +111,7 @@ class Residence:
         if level <= self.level:
             return
         with stage(logger, f"sleep at level {level.value}"):
-            # Cycles of what was there when the shard became ready are collected, too.
+            # Cycles of objects that were there when the shard became ready are collected, too.
             gc.unfreeze()
             if self._engine is not None:
                 self._leave_engine(self._engine)
@@ -138,7 +138,7 @@ class Residence:
         self._lasting.ranks.everyone.leave()
 
     def wake_up(self) -> Engine:
-        """The engine, as it was when it was new. Raises ShardAsleep where there cannot be one: it sleeps on."""
+        """A new engine, like the one of the start. Raises ShardAsleep if there cannot be one: the shard sleeps on."""
         if self._engine is not None:
             return self._engine
         with stage(logger, "wake-up"):
@@ -159,7 +159,7 @@ class Residence:
         return self._wrap(self._prepared.engine())
 
     def _read(self, source: Source) -> None:
-        """The weights, on this rank; raises StartError where they cannot be read, or are others than they should be."""
+        """The weights of this rank; raises StartError if they cannot be read, or are not those that they should be."""
         folders = self._compared(source.config) if source.label else open_folders(source.config)
         loaded = load(source.config, *folders, self._lasting)
         if source.versions not in (None, loaded.versions):
@@ -174,7 +174,7 @@ class Residence:
         return self._source.label
 
     def check(self, path: Path) -> Versions:
-        """Of a folder whose weights may take the place of those in use; raises WeightsRefused. From any thread."""
+        """The versions of a folder whose weights may replace those in use; raises WeightsRefused. For any thread."""
         try:
             folders = self._compared(self._config_of(path))
             return read_versions(folders.model, self._config.tokenizer_path)
@@ -201,10 +201,10 @@ class Residence:
         return replace(self._config, model_path=path, quantize_cache=QuantizeCache())
 
     def replace(self, path: Path | None, version: str, label: str) -> Replaced:
-        """Have the weights of a folder in the place of those in use: on all ranks, or on none.
+        """Replace the weights in use by those of a folder, on all ranks or on none.
 
         `path`: None for the folder of the start. `version`: what its files must be, if it is not empty.
-        Raises ShardFailed where not even those from before can be read again.
+        Raises ShardFailed if not even the old weights can be read again.
         """
         before = self._source
         versions: Versions | None = self.description.versions
@@ -221,7 +221,7 @@ class Residence:
             return Replaced(self.wake_up(), refusal)
 
     def _read_together(self, source: Source) -> WeightsKept | None:
-        """Read them on all ranks, or say why one of them cannot, and have none of them read."""
+        """Read the weights on all ranks. If one rank cannot, say why, and let none keep what it has read."""
         refusal = None
         try:
             self._read(source)
@@ -236,7 +236,7 @@ class Residence:
         return refusal or WeightsKept("another rank cannot read them")
 
     def _fall_asleep_again(self, error: StartError) -> PenstockError:
-        """What to raise."""
+        """The error to raise."""
         if self._lasting.ranks.everyone.size > 1:
             # Others may wait for this rank, and learn of its end at once.
             return ShardFailed(f"the shard cannot wake up: {error}")
@@ -246,5 +246,5 @@ class Residence:
 
 
 def _parked(loaded: Loaded) -> Parked | None:
-    """What takes weights to the memory of the host; None on a CPU, where they are in it."""
+    """What moves weights to the memory of the host; None on a CPU, where they are there already."""
     return None if loaded.device.type == "cpu" else Parked(loaded.device, loaded.model, loaded.draft)

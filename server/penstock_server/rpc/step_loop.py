@@ -27,8 +27,8 @@ class _Launched(NamedTuple):
     pending: Launched
 
 
-# Makes the engine that is stepped from now on; None: nothing can be computed. Where it raises an error of ours there is
-# none, either, and the shard goes on.
+# Makes the engine whose steps are computed from now on; None: nothing can be computed. If it raises an error of
+# `base/errors`, there is no engine either, and the shard goes on.
 Change = Callable[[], Engine | None]
 Result = TypeVar("Result")
 
@@ -46,7 +46,7 @@ class StepLoop:
         self._thread = thread
         self._launched: deque[_Launched] = deque()
         self._stepped: Session | None = None
-        # Of all streams, and of what was done between their steps.
+        # The newest epoch of a stream, or of work between two steps.
         self._newest_epoch = 0
 
     def start(self) -> None:
