@@ -1,4 +1,4 @@
-//! Pure: the command lines of the launcher of each model, and of the proxy in front of them.
+//! Makes the command lines of the launcher of each model, and of the proxy in front of them. Pure functions.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::hardware::Hardware;
 use crate::plan::{EachStart, ProcessSpec, Readiness, num_gpus};
 use crate::words;
 
-/// Flags that are those of the whole server: the launcher of a model is not given them, and no model has its own.
+/// Flags of the whole server. The launcher of a model does not get them, and no model has its own.
 const OF_SERVER: [&str; 18] = [
     "model",
     "max-models",
@@ -34,7 +34,7 @@ const OF_SERVER: [&str; 18] = [
     "access-log",
     "access-log-addresses",
 ];
-/// Flags that all models have in common.
+/// Flags that have the same value for all models.
 const ALIKE: [&str; 5] =
     ["accept-any-model", "json-output", "log-level", "graceful-termination-timeout", "idle-timeout"];
 /// Longer than the 30 seconds for which the proxy keeps a connection that nobody uses.
@@ -137,7 +137,7 @@ impl Common {
         }
     }
 
-    /// A model that the budget wakes, and no request by itself.
+    /// The flags of a model that the budget wakes; a request alone does not wake it.
     fn flags_of_rest(&self, number: usize, budget: &BudgetOptions, is_awake: bool) -> Vec<String> {
         let asleep = (!is_awake).then(|| format!("--asleep-at-start={}", budget.sleep_level));
         let socket = format!("--admin-socket={}", self.admin_socket(number).display());
@@ -214,7 +214,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
     args.map_err(|error| error.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1))
 }
 
-/// The launcher of a model does not see them.
+/// A command without the variables of the server: the launcher of a model does not see them.
 fn without_variables_of_server() -> Command {
     let is_of_server = |arg: &Arg| arg.get_long().is_some_and(|flag| OF_SERVER.contains(&flag));
     Args::command().mut_args(|arg| if is_of_server(&arg) { arg.env(None::<&'static str>) } else { arg })

@@ -1,5 +1,5 @@
-//! The models of a server that has several: what each is doing, and what operators asked for and still wait for. It handles
-//! no process: it says which model is to be started or ended, and is told what came of it.
+//! The models of a server that has several: the state of each, and the requests of operators that are not answered yet.
+//! It handles no process: it says which model is to be started or ended, and is told the result.
 
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
@@ -52,7 +52,7 @@ struct Model {
     starts_awake: bool,
     /// Whether its processes are yet to be started, when the proxy says that there is room.
     awaits_room: bool,
-    /// Who waits for the next state.
+    /// The operator who waits for the next state.
     waiter: Option<Reply>,
     /// Why it could not be started.
     failure: Option<String>,
@@ -131,9 +131,9 @@ impl Fleet {
         Ok((place, process))
     }
 
-    /// Whether a model on these GPUs is within the budget, beside those that start awake. Where bytes count, which are known
-    /// when it is loaded, that is one: when it stays awake, the proxy wakes others that fit beside it. One that is loaded
-    /// while others serve sleeps until it is needed.
+    /// Whether a model on these GPUs fits into the budget, beside those that start awake. A model that is loaded while
+    /// others serve sleeps until it is needed. If the budget counts bytes, only one model starts awake, because bytes
+    /// are known when a model is loaded: the proxy then wakes others that fit beside it.
     fn may_start_awake(&self, gpus: &[String]) -> bool {
         let Some(budget) = &self.common.budget else { return true };
         let most = budget.max_awake_gb.map_or(budget.max_awake_models, |_| Some(1)).unwrap_or(u32::MAX);
@@ -142,8 +142,8 @@ impl Fleet {
         !self.is_serving && awake().count() < most as usize && gpus.iter().all(is_free)
     }
 
-    /// The places of the models that are there at the start, those that start together side by side. Where there is a budget
-    /// they start one after the other, those first that sleep from then on: so each is loaded where there is room for it.
+    /// The places of the models of the start, in lists of those that start together. With a budget, each model starts
+    /// alone, first those that sleep afterwards: so each has room while it is loaded.
     pub fn order_of_start(&self) -> Vec<Vec<usize>> {
         let there = |place: &usize| self.places[*place].is_some();
         let mut places: Vec<_> = (0..self.places.len()).filter(there).collect();
@@ -287,7 +287,7 @@ impl Fleet {
         }
     }
 
-    /// The proxy may say so again after it was started again.
+    /// The proxy says that there is room for a model. It may repeat that after it was started again.
     fn on_room(&mut self, id: ModelId) -> Vec<Event> {
         let is_it = |model: &Option<Model>| model.as_ref().is_some_and(|it| it.id == id && it.awaits_room);
         let Some(place) = self.places.iter().position(is_it) else { return Vec::new() };
@@ -378,7 +378,7 @@ impl Fleet {
         })
     }
 
-    /// With a budget, one of the models that serve may sleep.
+    /// The model as operators see it. With a budget, a model that serves may sleep.
     fn entry(&self, model: &Model) -> ModelEntry {
         let entry = model.entry();
         let sleeps = self.common.budget.is_some() && !self.awake.contains(&model.id);

@@ -1,4 +1,4 @@
-//! A connection to a fork server, which is one shard: asked for, forked, ended.
+//! A connection to a fork server, over which one shard is asked for, and which then tells how the shard ends.
 
 use std::io::{IoSlice, PipeWriter};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::messages::{Answer, MAX_ANSWER_LEN};
 
-/// How often a process is looked for whose fork server is gone.
+/// How often the launcher looks for a process whose fork server is gone.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The pipes of a shard: what it writes to, and what the launcher reads.
@@ -28,7 +28,7 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// Both, and their other ends.
+    /// Both pipes, and the ends that the launcher reads.
     pub fn new() -> std::io::Result<(Self, [Receiver; 2])> {
         let (from_stdout, stdout) = std::io::pipe()?;
         let (from_stderr, stderr) = std::io::pipe()?;
@@ -38,22 +38,22 @@ impl Pipes {
     }
 }
 
-/// How asking ended where no process came of it.
+/// Why no process was forked.
 #[derive(Debug, Error)]
 pub enum NotForked {
     /// The fork server says why.
     #[error("{0}")]
     Refused(String),
-    /// It is not there, or ended meanwhile.
+    /// The fork server is not there, or ended meanwhile.
     #[error("{0}")]
     Lost(std::io::Error),
 }
 
 /// What became of a request.
 pub enum Outcome {
-    /// It runs.
+    /// The shard runs.
     Forked(Forked),
-    /// What was asked for is wrong, and it has said so: it ended in this way.
+    /// The command line was wrong, which the process has reported before it ended with this status.
     Ended(ExitStatus),
 }
 
@@ -99,7 +99,7 @@ async fn hear(connection: &mut BufReader<UnixStream>) -> std::io::Result<Answer>
 }
 
 impl Forked {
-    /// Waits until it has ended. Without its fork server nobody but `init` is told how.
+    /// Waits until the shard has ended. If its fork server is gone, only `init` is told how it ended.
     pub async fn wait(&mut self) -> Result<ExitStatus, String> {
         if let Ok(Answer::Status(status)) = hear(&mut self.connection).await {
             return Ok(ExitStatus::from_raw(status));
@@ -116,7 +116,7 @@ impl Forked {
     }
 }
 
-/// How a process ended, if it became a child of this one, as all orphans of a container do.
+/// How a process ended, if it became a child of this one, as orphans do where the launcher is process 1 of a container.
 fn reap(pid: Pid) -> Option<ExitStatus> {
     match waitpid(pid, Some(WaitPidFlag::WNOHANG)).ok()? {
         WaitStatus::Exited(_, code) => Some(ExitStatus::from_raw(code << 8)),
@@ -125,7 +125,7 @@ fn reap(pid: Pid) -> Option<ExitStatus> {
     }
 }
 
-/// Whether no thread of it is left; the process itself may be there until its parent takes note.
+/// Whether a process has no threads left. Its entry may remain until its parent takes note.
 fn is_gone(pid: Pid) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     let has_ended = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']));

@@ -1,5 +1,5 @@
-//! The fork server of this launcher: started, watched and started again. The launcher holds its socket, so that who asks
-//! meanwhile waits.
+//! The fork server of this launcher: started, watched and started again. The launcher keeps the socket open, so callers
+//! wait while it is started again.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -26,7 +26,7 @@ const EARLY: Duration = Duration::from_secs(10);
 /// The command line of a forked process has room for this many bytes.
 const TITLE_ROOM: usize = 8192;
 
-/// What it is started with.
+/// The settings of a start.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The private folder of the run, in which it listens.
@@ -35,25 +35,25 @@ pub struct Settings {
     pub python: PathBuf,
     /// The pipe that closes when the launcher ends.
     pub parent_pipe_fd: i32,
-    /// Variables that it has not, and so those that it forks have not.
+    /// Variables that are removed from its environment, and so from that of the shards.
     pub without: Vec<String>,
     /// Its flags about log lines.
     pub log_flags: Vec<String>,
 }
 
-/// What is started, and how it is doing.
+/// The fork server and its state.
 pub struct OwnServer {
     pub path: PathBuf,
     settings: Settings,
     console: Console,
-    /// `None`: it cannot run, or is to end.
+    /// The socket; `None`: the fork server cannot run, or is to end.
     listener: Mutex<Option<UnixListener>>,
     has_forked: AtomicBool,
     ending: Notify,
 }
 
 impl OwnServer {
-    /// One that is not started yet, but can be asked.
+    /// A fork server that is not started yet, but can be asked already.
     pub fn new(settings: Settings, console: &Console) -> std::io::Result<Self> {
         let path = settings.run_dir.join("fork.sock");
         let listener = Mutex::new(Some(UnixListener::bind(&path)?));
@@ -66,12 +66,12 @@ impl OwnServer {
         self.listener.lock().expect("no panic holds it").is_some()
     }
 
-    /// It works.
+    /// It has forked a shard, so it works.
     pub fn on_forked(&self) {
         self.has_forked.store(true, Ordering::Relaxed);
     }
 
-    /// It is needed no more.
+    /// Ends it: it is not needed any more.
     pub fn end(&self) {
         drop(self.listener.lock().expect("no panic holds it").take());
         self.ending.notify_one();
@@ -98,7 +98,7 @@ impl OwnServer {
         }
     }
 
-    /// How it ended.
+    /// Runs it once. Returns how it ended.
     async fn run(&self, is_first: bool) -> Option<String> {
         let stdin = self.listener.lock().expect("no panic holds it").as_ref()?.try_clone();
         let child = stdin.and_then(|stdin| self.command(stdin.into(), is_first).spawn());
@@ -115,7 +115,7 @@ impl OwnServer {
         let lines = tokio::spawn(async move { forward(stderr, NAME, &console).await });
         let ended = tokio::select! {
             ended = child.wait() => ended,
-            // Whoever asks would wait for ever.
+            // Callers would wait for ever.
             () = until_in_state(|| Some(pid), STOPPED) => child.kill().await.and(child.wait().await),
             () = self.ending.notified() => child.kill().await.and(child.wait().await),
         };
@@ -123,7 +123,7 @@ impl OwnServer {
         ended.map_or_else(|error| error.to_string(), describe)
     }
 
-    /// One that is started again imports at once, because shards like those to come have been started.
+    /// The command. A fork server that is started again imports at once: it is known which shards will be asked for.
     fn command(&self, stdin: OwnedFd, is_first: bool) -> Command {
         let mut command = Command::new(&self.settings.python);
         command.args(["-P", "-m", "penstock_server.process.fork_server"]);

@@ -1,5 +1,5 @@
-//! Who forks the shards of this launcher: a fork server that it was given, or its own where that one would make other
-//! processes than this launcher, or nobody.
+//! Decides who forks the shards of this launcher: the fork server that it was given; its own one, if shards of the
+//! other would differ from those that this launcher starts; or none.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::plan::ProcessSpec;
 
 /// How often an own fork server is asked for one shard: it may end meanwhile.
 const MAX_ATTEMPTS: u32 = 5;
-/// How long its own may take to be gone.
+/// How long its own fork server may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The value of `--fork-server`.
@@ -27,7 +27,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum ForkChoice {
     /// Every shard is started plainly.
     Off,
-    /// The socket of another's.
+    /// The socket of another launcher's fork server.
     Given(PathBuf),
 }
 
@@ -39,18 +39,18 @@ impl FromStr for ForkChoice {
     }
 }
 
-/// Those that this launcher asks. Dropping it ends its own.
+/// The fork servers that this launcher asks. Dropping this ends its own one.
 pub struct ForkServers {
     given: Option<PathBuf>,
     own: Option<Arc<OwnServer>>,
-    /// What its own runs on, once it does.
+    /// The task of its own fork server, once it runs.
     running: Mutex<Option<JoinHandle<()>>>,
     parent_pipe: OwnedFd,
     console: Console,
 }
 
 impl ForkServers {
-    /// None is asked if shards are to be started plainly. An own one is started at once if none is given.
+    /// No fork server is asked if shards are to be started plainly. Its own one is started at once if none is given.
     pub fn new(
         choice: Option<&ForkChoice>,
         settings: Settings,
@@ -79,12 +79,12 @@ impl ForkServers {
         Ok(Some(Arc::new(servers)))
     }
 
-    /// Where other launchers find it.
+    /// The socket where other launchers find the fork server.
     pub fn path(&self) -> Option<&Path> {
         self.given.as_deref().or(self.own.as_ref().map(|own| own.path.as_path()))
     }
 
-    /// Ends its own, and waits until it has ended.
+    /// Ends its own fork server, and waits until it has ended.
     pub async fn end(&self) {
         let running = self.running.lock().expect("no panic holds it").take();
         if let (Some(own), Some(running)) = (&self.own, running) {

@@ -1,5 +1,5 @@
-//! Node 0's side: listens for the other nodes and for the shards of all, and has orders carried out that are about the
-//! shards of others.
+//! Node 0's side: listens for the other nodes and for the shards of all nodes, and sends orders about the shards of
+//! other nodes.
 
 use std::io::Error;
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ use crate::console::Console;
 use crate::plan::StartOptions;
 use crate::supervisor::{Ending, Event};
 
-/// Connections of whoever has not proved that it knows the secret.
+/// The most connections whose other side has not proved yet that it knows the secret.
 const MAX_STRANGERS: usize = 64;
 /// How long the name of node 0 may be unknown: in a cluster it is known soon after the first machine starts.
 const NAME_TIMEOUT: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ struct Shared {
 /// Where the ranks of one group find each other.
 #[derive(Default)]
 struct Meeting {
-    /// What those of this start told each other.
+    /// What the ranks of this start told each other.
     store: Mutex<Store>,
     /// The number of this start.
     start: watch::Sender<Option<u32>>,
@@ -108,7 +108,7 @@ impl Hub {
         settings.flags(settings.number(group, rank), self.address, self.address, options.num_restarts)
     }
 
-    /// A group is started again: what ranks of another start say is of no use.
+    /// A group is started again. From now on, messages of ranks of earlier starts are of no use.
     pub fn begin(&self, group: usize, options: StartOptions) {
         let meeting = &self.shared.meetings[group];
         *lock(&meeting.store) = Store::default();
@@ -126,7 +126,7 @@ impl Hub {
         lock(&self.shared.roster).order(shard, order);
     }
 
-    /// Has the other nodes end, too.
+    /// Tells the other nodes to end, too.
     pub async fn end(self, ending: Ending) {
         let members = lock(&self.shared.roster).dismiss();
         let heard = async {
@@ -180,7 +180,7 @@ async fn bind(settings: &NodeSettings) -> std::io::Result<(TcpListener, Ipv4Addr
 async fn accept_all(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
-        // Who comes while there are too many strangers waits in the system's queue.
+        // While too many connections are unproved, further ones wait in the system's queue.
         let Ok(turn) = Arc::clone(&shared.strangers).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => drop(connections.spawn(serve(stream, turn, Arc::clone(&shared)))),
@@ -190,7 +190,7 @@ async fn accept_all(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// `turn` is given back when it is known who it is.
+/// `turn` is given back when the other side has proved who it is.
 async fn serve(stream: TcpStream, turn: OwnedSemaphorePermit, shared: Arc<Shared>) {
     let from = stream.peer_addr().map_or_else(|_| "somebody".to_owned(), |at| at.ip().to_string());
     let met = meet(stream, &shared).await;
@@ -240,7 +240,7 @@ async fn serve_node(mut channel: Channel, joining: Joining, shared: &Shared) -> 
     Ok(())
 }
 
-/// Until the shard ends, or the group is started again.
+/// Serves a shard until it ends, or until its group is started again.
 async fn serve_rank(mut channel: Channel, group: usize, start: u32, shared: &Shared) -> Result<(), Broken> {
     let Some(meeting) = shared.meetings.get(group) else {
         return channel.speaker.say(&Answer::Refused(format!("there is no group {group}"))).await;

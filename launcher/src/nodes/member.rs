@@ -39,7 +39,7 @@ struct Addresses {
     own: Ipv4Addr,
 }
 
-/// How a time with node 0 ended.
+/// How a connection with node 0 ended.
 enum Parting {
     /// The server has ended.
     Ended(Ending),
@@ -166,7 +166,7 @@ impl Member {
         None
     }
 
-    /// Of a process that has ended nothing but its end is told.
+    /// Reports an event. Of a process that has ended, only the end is reported.
     fn report(&mut self, event: Event, tell: &UnboundedSender<News>) {
         let (Event::Exited(id, _) | Event::Ready(id) | Event::Hung(id, _)) = event else { return };
         let ProcessId::Shard { group, rank } = id else { return };

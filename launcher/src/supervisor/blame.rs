@@ -1,14 +1,16 @@
-//! What the router says of shards: that it can no longer use them, and that it has others instead. It sees that a shard
-//! ended before or after the launcher does. So its word alone ends a group only when nothing else has happened for a moment:
-//! the exit of a shard is the better report, and shards that were started since are not those that it means. It may have
-//! these before the launcher knows that they are ready; only then can it mean them.
+//! The router's reports about shards: that it can no longer use them, and that it has new ones instead.
+//!
+//! The router notices the end of a shard before the launcher does, or after it. So the launcher ends a group because of
+//! a report only when nothing else has happened for a moment. The exit of a shard is the better report. Shards that
+//! were started since are not those that the router means, unless it has said that it has them: it may have them before
+//! the launcher knows that they are ready.
 
 use super::messages::{BLAME_DELAY, set};
 use super::{Action, Part, Phase, Report, State, Supervised, Supervisor, Timer};
 
 impl Supervisor {
-    /// The router's shards are of no use to it, unless they are being restarted already. Of shards that it does not know,
-    /// because they are not the launcher's, it need not be heard.
+    /// The router can no longer use the shards of a group. That changes nothing if they are being restarted already, or
+    /// if the launcher does not have them.
     pub(super) fn on_shards_failed(&mut self, group: usize, reason: String) -> Vec<Action> {
         let is_meant = |group: &&mut Supervised| match group.state {
             State::Up => true,
@@ -22,7 +24,7 @@ impl Supervisor {
         vec![set(Timer::Blame(group), BLAME_DELAY)]
     }
 
-    /// The router never takes back the shards that it blamed, so those that it has now are others.
+    /// The router has shards again. It never takes back the shards that it blamed, so these are new ones.
     pub(super) fn on_shards_back(&mut self, group: usize) -> Vec<Action> {
         let Some(taken) = self.groups.get_mut(group) else {
             return Vec::new();

@@ -1,12 +1,12 @@
-//! Whose turn it is, where layers are in stages: running sequences are divided into as many groups as there are stages, of
+//! Turns, where the layers are divided into stages: the running sequences form as many groups as there are stages, of
 //! about equal cost, so that each stage computes a step of another group.
 //!
-//! A group is not kept: it is who got a token of the same plan. A plan takes those who wait longest for theirs, and no
-//! more than their share, so groups become even again when sequences come and go.
+//! Groups are not stored: a group is the sequences that get a token of the same plan. A plan takes the sequences that
+//! wait longest for a token, up to a fair share of the cost. So groups become equal again when sequences come and go.
 //!
 //! ```text
-//!   stage 1   a b | c d | a b | c d          what a plan gets a token for, with two stages:
-//!   stage 2         a b | c d | a b          a b while c d are in the other one
+//!   stage 1   a b | c d | a b | c d          with two stages, a plan is made for a and b
+//!   stage 2         a b | c d | a b          while c and d are in the other stage
 //! ```
 
 use crate::draft::PlanDraft;
@@ -25,7 +25,7 @@ struct Candidate {
 }
 
 impl Scheduler {
-    /// Those of the sequences that decode, oldest first, which get a token of the next plan. All of them, with one stage.
+    /// The sequences that get a token of the next plan, out of those in `decoding`, oldest first. With one stage: all.
     pub(crate) fn turn(&self, decoding: &[RequestId]) -> Vec<RequestId> {
         let num_stages = self.pipeline.num_stages();
         if num_stages == 1 {
@@ -41,8 +41,8 @@ impl Scheduler {
         in_order(decoding, &free[..taken])
     }
 
-    /// Where nothing else is to be computed: the group that waits longest for its next token, so that it is fed on the
-    /// device.
+    /// Plans the group that waits longest for its next token, where nothing else is to be computed: its tokens are then
+    /// there on the device.
     pub(crate) fn plan_ahead(
         &mut self,
         decoding: &[RequestId],
@@ -69,7 +69,7 @@ impl Scheduler {
     }
 }
 
-/// The part of each of so many groups.
+/// The share of the cost that each of `count` groups has.
 fn share(all: &[Candidate], count: usize) -> f64 {
     all.iter().map(|it| it.cost).sum::<f64>() / count.max(1) as f64
 }
@@ -78,7 +78,7 @@ fn longest(all: &[Candidate]) -> f64 {
     all.iter().map(|it| it.cost).fold(0.0, f64::max)
 }
 
-/// How many of the first ones come nearest to `share`, but below `most`; one at least.
+/// How many of the first sequences come nearest to `share` without passing `most`; at least one.
 fn first_of(free: &[Candidate], most: f64, share: f64) -> usize {
     let mut cost = 0.0;
     for (index, it) in free.iter().enumerate() {
@@ -91,7 +91,7 @@ fn first_of(free: &[Candidate], most: f64, share: f64) -> usize {
     free.len()
 }
 
-/// These, in the order in which sequences are planned.
+/// The taken sequences, in the order in which sequences are planned.
 fn in_order(decoding: &[RequestId], taken: &[Candidate]) -> Vec<RequestId> {
     let ids: std::collections::BTreeSet<_> = taken.iter().map(|it| it.id).collect();
     decoding.iter().copied().filter(|id| ids.contains(id)).collect()

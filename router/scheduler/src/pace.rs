@@ -1,4 +1,4 @@
-//! How long a step may take: what prompts may take from the streams that decode in it.
+//! How long a step may take: how much time prompts may take from the streams that decode in the same step.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,18 +11,20 @@ use crate::step_time::{StepCost, StepTimeModel, micros};
 
 /// Where no target is set, prefill may stretch a step with decodes by this factor.
 const MAX_STRETCH: f64 = 1.9;
-/// Where more prompts wait than streams decode, a step may take so long for each prompt, shared among the streams: small
-/// chunks would read all weights again and again. Whoever reads along does not see the gaps.
+/// Where more prompts wait than streams decode (a burst), a step may take this time for each prompt, divided by the
+/// number of streams: small chunks would read all weights again and again. A person who reads a stream does not see
+/// such gaps.
 const BURST: Duration = Duration::from_millis(10);
 /// Longest step of a burst.
 const MAX_BURST: Duration = Duration::from_millis(50);
-/// The same where nobody reads along, or where throughput is preferred: then the streams pause.
+/// The same where nobody reads the streams while they are written, or where throughput is preferred: the streams pause.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause, and longest step into which more prompts are taken than are computed side by side.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Prompts that are computed side by side, unless one step takes more. More would only make each of them later.
 const MAX_PREFILLING: usize = 8;
-/// Times the tokens of any step seen that a step may have: what is larger teaches before it is trusted.
+/// A step may have this many times the tokens of the largest step that was measured: its time is learned before larger
+/// ones are made.
 const FURTHER: f64 = 2.0;
 /// The same for a pause, which is rare: a cold model is to learn from its first bursts.
 const FURTHER_AT_ONCE: f64 = 4.0;
@@ -54,7 +56,7 @@ pub struct Streams {
     /// What the next positions of all cost.
     cost: StepCost,
     highest_priority: Option<i32>,
-    /// Whether the client of one of them reads along.
+    /// Whether a client reads one of them while it is written.
     are_read: bool,
     /// Whether one of them paused so lately that it must not pause again.
     paused_lately: bool,
@@ -69,19 +71,19 @@ impl Streams {
         self.paused_lately |= !sequence.may_be_paused();
     }
 
-    /// One whose turn it is not.
+    /// Adds a stream whose turn it is not.
     pub fn add_elsewhere(&mut self, running: &Running) {
         self.add(running);
         self.elsewhere.insert(running.id());
         self.cost = self.cost.plus(StepCost::of_span(running.row().planned(), 1));
     }
 
-    /// Those of this step cost so much.
+    /// Adds the cost of streams of this step.
     pub fn add_cost(&mut self, cost: StepCost) {
         self.cost = self.cost.plus(cost);
     }
 
-    /// What the decodes of a step cost, where all of them are divided among so many.
+    /// What the decodes of a step cost, if all of them are divided among `num_steps` steps.
     pub fn cost_of_step(&self, num_steps: usize) -> StepCost {
         self.cost.part_of(num_steps)
     }
@@ -99,7 +101,7 @@ impl Streams {
         self.ids.len()
     }
 
-    /// Whether these prompts are a burst beside them: more than they are, and of no lower priority.
+    /// Whether these prompts are a burst: more than there are streams, and of no lower priority.
     fn are_few_beside(&self, prompts: &Prompts) -> bool {
         prompts.count > self.count() && self.highest_priority <= prompts.lowest_priority
     }
@@ -115,9 +117,9 @@ impl Streams {
 pub struct Allowance {
     /// Microseconds of the whole step; infinite without decodes.
     micros: f64,
-    /// Times the tokens of any step seen.
+    /// How many times the tokens of the largest measured step it may have.
     further: f64,
-    /// From here on it is a pause.
+    /// Microseconds from which on the step is a pause.
     usual: f64,
 }
 

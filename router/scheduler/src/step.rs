@@ -19,7 +19,7 @@ const MAX_PASSED_BY: usize = 16;
 const MAX_BLOCKED: Duration = Duration::from_secs(1);
 /// Tokens of prompt that every step computes whatever the decodes take, so that prompts get on.
 const MIN_CHUNK: u32 = 4;
-/// Tokens of a stream from one pause to the next: so only few of the gaps in a long answer are long.
+/// Tokens of a stream from one pause to the next: so only few of the gaps in a long output are long.
 const PAUSE_EVERY: u32 = 200;
 
 /// What a prompt has to compute; ordered as chunks are given out.
@@ -142,8 +142,8 @@ impl Scheduler {
         self.backlog.iter().find(|id| !passed.contains(id) && stays(id) && may_run(id))
     }
 
-    /// Whose adapter may have a place in this plan. Requests that wait for one are told so, and the first of them that
-    /// has waited too long gets one cleared.
+    /// Which adapters may have a place in this plan. Requests that wait for a place are noted, and for the first of
+    /// them that has waited too long a place is cleared.
     fn adapter_gate(&mut self) -> Gate {
         if !self.adapters.are_short() {
             return Gate::default();

@@ -12,14 +12,15 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-/// The first step waits for them for this part of what it will take, and no longer than so.
+/// The first step waits for such requests for this part of the time that it will take, and for at most `LONGEST`.
 const PART: f64 = 0.1;
 const LONGEST: Duration = Duration::from_millis(20);
-/// Where none is known to be about to come, others may be on the wire: it waits so long after the last one that came, but
-/// only if that is no more than this part. Timers are no finer.
+/// Where no request is known to be about to come, some may still be on the wire. The step waits for `QUIET` after the
+/// last request that came, but only if that is at most this part of the step's time. Timers are no finer.
 const QUIET: Duration = Duration::from_millis(1);
 const QUIET_PART: f64 = 0.03;
-/// In any case, what is in the sockets is read: a connection is accepted, its task begins, the headers come.
+/// In any case, what is in the sockets is read. That takes some turns: a connection is accepted, its task begins, the
+/// headers come.
 const LOOKS: u32 = 4;
 
 tokio::task_local! {
@@ -35,8 +36,8 @@ impl Arrivals {
         Self(watch::Sender::new(0))
     }
 
-    /// Handles a request, which is about to come until it takes its place with `begin`, or is handled. One whose body takes
-    /// longer than any step waits is not: whoever sends slowly delays nobody.
+    /// Handles a request. It counts as about to come until it takes its place with `begin`, or is handled, or has taken
+    /// longer than any step waits: a client that sends slowly delays nobody.
     pub async fn announcing<F: Future>(&self, handling: F) -> F::Output {
         let handled = async {
             let mut handling = pin!(handling);
@@ -49,8 +50,8 @@ impl Arrivals {
         COMING.scope(Cell::new(Some(self.one_more())), handled).await
     }
 
-    /// The place of the request that this task handles, if it is announced and has not taken it; else one more is about to
-    /// come.
+    /// The place of the request that this task handles, if the request is announced and has not taken it yet; otherwise
+    /// a new place, so that one more request is about to come.
     pub fn begin(&self) -> Arriving {
         COMING.try_with(Cell::take).ok().flatten().unwrap_or_else(|| self.one_more())
     }
@@ -64,7 +65,7 @@ impl Arrivals {
         *self.0.borrow() == 0
     }
 
-    /// Returns when none is.
+    /// Returns when no request is about to come.
     async fn none(&self) {
         // Fails only without a sender, and this is one.
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
@@ -85,7 +86,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whether the first step waits for them.
+/// Decides whether the first step waits for requests that are about to come.
 pub(super) struct Gathering {
     arrivals: Arrivals,
     gathered: Option<Gathered>,
@@ -101,7 +102,7 @@ enum Wait {
     Until(Instant),
 }
 
-/// What waits to be computed by the first step.
+/// The requests that the first step will compute.
 #[derive(Clone, Copy)]
 struct Gathered {
     since: Instant,
@@ -125,7 +126,7 @@ impl Gathered {
         }
     }
 
-    /// What the step waits for, where others are known to be about to come or not.
+    /// What the step waits for; `are_known`: other requests are known to be about to come.
     fn wait(&self, are_known: bool, now: Instant) -> Wait {
         let longest = self.since + self.first_step.mul_f64(PART).min(LONGEST);
         let is_worth = self.first_step.mul_f64(QUIET_PART) >= QUIET;
@@ -144,7 +145,7 @@ impl Gathering {
         Self { arrivals, gathered: None, wait: Wait::Nothing }
     }
 
-    /// `first_step`: what the prompts that wait take where nothing runs.
+    /// Whether the step waits. `first_step`: how long the waiting prompts take, if nothing runs.
     pub fn waits(&mut self, first_step: Option<Duration>) -> bool {
         let now = Instant::now();
         self.gathered = first_step.map(|first_step| match self.gathered {
@@ -156,7 +157,7 @@ impl Gathering {
         self.wait != Wait::Nothing
     }
 
-    /// Returns when it may have to wait no longer, once; never, if it does not wait. Cancel safe.
+    /// Returns, once, when the step may no longer have to wait; never, if it does not wait. Cancel safe.
     pub async fn end(&mut self) {
         match self.wait {
             Wait::Nothing => pending().await,
@@ -168,7 +169,7 @@ impl Gathering {
             Wait::Until(until) if self.arrivals.are_none() => sleep_until(until).await,
             Wait::Until(until) => drop(timeout_at(until, self.arrivals.none()).await),
         }
-        // Whoever asks again without a look at what waits has nothing to wait for.
+        // A caller that does not call `waits` again has nothing to wait for.
         self.wait = Wait::Nothing;
     }
 }

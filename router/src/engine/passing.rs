@@ -1,4 +1,5 @@
-//! Prefill and decode apart: what a replica has computed the prompt of goes on with another, with its blocks.
+//! Prefill and decode apart: when a replica has computed the prompt of a request, the request goes on with another
+//! replica, and so do its blocks.
 
 use penstock_scheduler::{Event, Offer, RequestId, TransferId, arrive, pass_on};
 use tracing::{debug, warn};
@@ -8,7 +9,7 @@ use super::replica::Replica;
 use super::replicas::Replicas;
 use super::transfers::{Begun, Transferred, Way};
 
-/// What came of a look at all replicas.
+/// What was found in a look at all replicas.
 #[derive(Default)]
 pub(super) struct Passed {
     pub begun: Vec<Begun>,
@@ -16,8 +17,8 @@ pub(super) struct Passed {
 }
 
 impl Replicas {
-    /// Begins to pass on what is ready for it, where there is room for it. A replica that could pass nothing on generates
-    /// itself.
+    /// Begins to pass on requests that are ready for it, if another replica has room. A replica that could pass nothing
+    /// on generates itself.
     pub fn pass_on(&mut self) -> Passed {
         let mut passed = Passed::default();
         for from in 0..self.replicas.len() {

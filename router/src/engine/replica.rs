@@ -41,16 +41,16 @@ pub(super) struct Replica {
     drain: Option<Drain>,
 }
 
-/// That it takes no new requests.
+/// A replica that takes no new requests, because it is drained.
 #[derive(Debug, Default)]
 pub(super) struct Drain {
-    /// When those that run go on elsewhere; `None` if they may end here.
+    /// When requests that run go on elsewhere; `None` if they may end here.
     pub until: Option<Duration>,
-    /// Told when it is forgotten, if it is to be.
+    /// Gets a message when the replica is forgotten; `None` if it stays.
     pub leaves: Option<oneshot::Sender<()>>,
 }
 
-/// What came of a step.
+/// The result of a step.
 pub(super) struct Answered {
     pub summary: StepSummary,
     pub events: Vec<Event>,
@@ -97,7 +97,7 @@ impl Replica {
         self.role
     }
 
-    /// What its shards take to wake up.
+    /// The memory that its shards need to wake up.
     pub fn awake_bytes(&self) -> AwakeBytes {
         self.awake_bytes
     }
@@ -117,7 +117,7 @@ impl Replica {
         self.is_ready() && !self.is_resting
     }
 
-    /// From now on its scheduler passes on what it has computed the prompt of, or it does not.
+    /// Says whether its scheduler passes on, from now on, requests whose prompt it has computed.
     pub fn set_passes_on(&mut self, passes_on: bool) {
         self.scheduler.set_passes_on(passes_on);
     }
@@ -151,7 +151,7 @@ impl Replica {
         self.drain = drain;
     }
 
-    /// How it takes no requests, if it does not.
+    /// How it is drained, if it is.
     pub fn drain_mut(&mut self) -> Option<&mut Drain> {
         self.drain.as_mut()
     }
@@ -290,7 +290,7 @@ impl Replica {
         Some((self.link.send(&plan), events))
     }
 
-    /// What the prompts that wait for it take, if nothing else runs; `None` before any step was measured, too.
+    /// How long the prompts that wait for it take; `None` if something else runs, or before any step was measured.
     pub fn first_step_time(&self) -> Option<Duration> {
         self.is_computing().then(|| self.scheduler.first_step_time()).flatten()
     }
@@ -386,12 +386,12 @@ impl Replica {
     }
 }
 
-/// Of shards that are connected.
+/// The status of shards that are connected.
 fn status_of(engine: &dyn Engine) -> EngineStatus {
     if engine.condition().asleep.is_some() { EngineStatus::Asleep } else { EngineStatus::Ready }
 }
 
-/// With no more blocks and snapshots than these shards have: those of other replicas may have more.
+/// The settings, with no more blocks and snapshots than these shards have: other replicas may have more.
 fn sized(config: &SchedulerConfig, engine: &dyn Engine) -> SchedulerConfig {
     let facts = engine.facts();
     SchedulerConfig {

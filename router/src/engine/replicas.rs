@@ -84,7 +84,7 @@ impl Replicas {
         Ok(id)
     }
 
-    /// Where a request fits if it fits anywhere. One replica takes requests, always.
+    /// The replica in which a request fits if it fits in any. There is always one that takes requests.
     fn largest(&self) -> usize {
         let taking = (0..self.replicas.len()).filter(|index| self.replicas[*index].takes_requests());
         taking.max_by_key(|index| self.replicas[*index].num_blocks()).unwrap_or(0)
@@ -188,9 +188,9 @@ impl Replicas {
         Some((index, offers[index]?))
     }
 
-    /// Has the shards of all become what is wanted, once the plans of all that are to change are answered: what is computed
-    /// with weights of before ends everywhere before it begins with others anywhere. Returns whether any began, and what
-    /// happened to requests.
+    /// Changes the shards of all replicas to what is wanted, as soon as the plans of all that are to change are
+    /// answered: no replica begins to compute with new weights while another still computes with the old ones. Returns
+    /// whether any change began, and what happened to requests.
     pub fn change(&mut self, wanted: &Condition) -> (bool, Vec<Event>) {
         self.replicas.iter_mut().for_each(|replica| replica.rest(wanted));
         if self.replicas.iter().any(Replica::is_coming_to_rest) {
@@ -217,7 +217,7 @@ impl Replicas {
         reasons.collect::<Option<Vec<_>>>()?.first().copied()
     }
 
-    /// How each of them is.
+    /// The status of each.
     pub fn statuses(&self) -> Vec<ReplicaStatus> {
         let status = |replica: &Replica| ReplicaStatus {
             replica: replica.number(),
@@ -229,7 +229,7 @@ impl Replicas {
         self.replicas.iter().map(status).collect()
     }
 
-    /// The numbers of each.
+    /// The levels of each.
     pub fn levels(&self) -> Vec<ReplicaLevels> {
         self.replicas.iter().map(Replica::levels).collect()
     }

@@ -21,7 +21,7 @@ use crate::base::error::Error;
 use crate::base::request_id::{REQUEST_ID, RequestId};
 use crate::http::auth::presented_key;
 
-/// A request that upstreams were lost with so often may be what kills them: it fails, and is tried nowhere else.
+/// A request that was lost with this many upstreams may be the cause: it fails, and is tried nowhere else.
 const MAX_LOSSES: u32 = 2;
 
 /// What came of one try.
@@ -40,7 +40,7 @@ enum Attempt {
 struct Tries {
     tried: Vec<usize>,
     losses: u32,
-    /// The refusal of who was asked last, whose word is as good as that of another.
+    /// The last upstream that refused, and its response, which is as good as that of the others.
     refusal: Option<(Place, Response<Incoming>)>,
 }
 
@@ -55,7 +55,7 @@ struct Whole {
 }
 
 impl Proxy {
-    /// Passes a request on. That of a generation goes where the beginning of its prompt is.
+    /// Passes a request on. One that generates goes to the upstream that has the beginning of its prompt in its cache.
     pub async fn forward(&self, request: Request, generates: bool) -> Result<Response, Error> {
         let arrival = self.begin();
         let mut whole = self.read(request, generates).await?;
@@ -69,7 +69,7 @@ impl Proxy {
         self.send(&upstreams, &whole, &prompt, arrival).await
     }
 
-    /// The upstreams of the model that is wanted. Only who has an API key is told which models there are.
+    /// The upstreams of the model that is wanted. Only callers with an API key are told which models there are.
     pub fn find(&self, wanted: &Wanted, headers: &HeaderMap) -> Result<Upstreams, Error> {
         self.models.find(wanted).or_else(|unknown| self.keys.identify(headers).and(Err(unknown)))
     }
@@ -164,7 +164,7 @@ impl Proxy {
         }
     }
 
-    /// Nobody listens there.
+    /// No process listens there.
     fn on_unreached(&self, place: &Place, reason: &str) -> Attempt {
         let (upstream, upstreams) = (place.upstream(), place.upstreams());
         upstream.metrics.failures.increment(1);
@@ -194,7 +194,7 @@ impl Tries {
         }
     }
 
-    /// What the client is told when nobody is left to ask.
+    /// What the client is told when no upstream is left to try.
     fn into_refusal(self) -> Result<(Place, Response<Incoming>), Error> {
         match self.refusal {
             Some(refusal) if self.losses < MAX_LOSSES => Ok(refusal),

@@ -11,9 +11,9 @@ use super::weights::Weights;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SleepLevel {
-    /// Without a cache. Weights wait in the memory of the machine.
+    /// The cache is gone. The weights are kept in the memory of the machine.
     WeightsKept,
-    /// Without weights, too: they are read from the files again.
+    /// The weights are gone, too: they are read from the files again.
     WeightsDropped,
 }
 
@@ -41,7 +41,7 @@ impl SleepLevel {
 pub struct Condition {
     /// How deep they sleep; `None` if they are awake.
     pub asleep: Option<SleepLevel>,
-    /// Those that they compute with when they are awake; `None` for those that they were started with.
+    /// The weights that they compute with when they are awake; `None`: those that they were started with.
     #[serde(default)]
     pub weights: Option<Weights>,
 }
@@ -73,12 +73,12 @@ pub struct AwakeBytes {
 }
 
 impl AwakeBytes {
-    /// What it takes to wake up from this level.
+    /// The memory that it takes to wake up from this level.
     pub fn beyond(self, level: u32) -> u64 {
         if level <= SleepLevel::WeightsKept.number() { self.level_1 } else { self.level_2 }
     }
 
-    /// Of so many that are alike.
+    /// The sum over `count` shards that are alike.
     pub fn times(self, count: u64) -> Self {
         Self { level_1: self.level_1 * count, level_2: self.level_2 * count }
     }
@@ -102,6 +102,6 @@ pub struct ModelCondition {
     pub is_changing: bool,
     /// Whether something waits for it to be told to wake up.
     pub is_needed: bool,
-    /// What it takes to wake up, over all shards of all replicas.
+    /// The memory that it takes to wake up, over all shards of all replicas.
     pub awake_bytes: AwakeBytes,
 }

@@ -26,7 +26,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// What tells them from all that shards had before.
+    /// A label that no weights had before.
     pub fn label(&self) -> String {
         format!("{}-{}", self.number, self.new.files)
     }

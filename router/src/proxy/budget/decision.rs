@@ -1,9 +1,11 @@
-//! Pure: which model sleeps or wakes next. Told what the models are like, it says one step; no clock and no I/O.
+//! Decides which model sleeps or wakes next. A pure function, without clock and I/O, from the states of the models to
+//! one step.
 //!
-//! Those that are needed come in the order in which they were first needed. For one of them, all that share a device with it
-//! have to sleep, and beside them as many of the least recently used ones as make room for it: nobody, if all who may leave
-//! would not be enough. Only a model without a request that has been awake for long enough leaves. What waits for room is not
-//! overtaken by what came later, however small that is: it would take the room that becomes free.
+//! Models that are needed get room in the order in which they were first needed. For such a model, all others that
+//! share a device with it have to sleep, and as many of the least recently used ones as make room for it. If it would
+//! not fit even without all models that may leave, none leaves. A model may leave if it has no request and has been
+//! awake for long enough. A model that waits for room is not overtaken by one that was needed later, however small that
+//! is: it would take the room that becomes free.
 
 use std::time::Duration;
 
@@ -19,20 +21,20 @@ pub struct Model {
     pub number: usize,
     /// Devices that no two models use at once.
     pub devices: Vec<String>,
-    /// What it takes awake beyond what it takes asleep; no more than the budget.
+    /// The bytes that it takes when it is awake, beyond those that it takes asleep; no more than the budget.
     pub bytes: u64,
-    /// What it is like.
+    /// Whether it sleeps.
     pub state: State,
     /// Requests that it has.
     pub num_requests: usize,
-    /// When it was last given one.
+    /// When it was given its last request.
     pub used: Duration,
 }
 
-/// What a model is like.
+/// Whether a model sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It computes, since then.
+    /// It has computed since this time.
     Awake(Duration),
     /// It falls asleep: its memory is still taken.
     FallingAsleep,
@@ -40,7 +42,7 @@ pub enum State {
     WakingUp,
     /// It sleeps.
     Asleep(Option<Need>),
-    /// Nobody answers for it; its processes are gone, or begin.
+    /// It does not answer: its processes are gone, or are just started.
     Away,
 }
 
@@ -58,9 +60,9 @@ pub struct Need {
 pub struct Failed {
     /// When.
     pub at: Duration,
-    /// Whether all who may leave have left in vain before: then nobody leaves again.
+    /// Whether all models that may leave did so for the last attempt, in vain: then none leaves for the next one.
     pub spares_others: bool,
-    /// Whether those who wait for it, other than requests, were told.
+    /// Whether callers that wait for it were told; requests wait on.
     pub is_told: bool,
 }
 
@@ -71,7 +73,7 @@ pub enum Step {
     Sleep(usize),
     /// This model is to wake up.
     Wake(usize),
-    /// Those who wait for this model, other than requests, are to be told that it cannot wake up.
+    /// Callers that wait for this model are to be told that it cannot wake up; requests wait on.
     Refuse(usize),
 }
 
@@ -93,15 +95,15 @@ pub fn next(models: &[Model], rules: &Rules, now: Duration) -> Option<Decided> {
             Help::Step(step) => return Some(Decided { step, needed: Some(model.number) }),
             Help::None => {}
             Help::Device => ahead.add(model, fleet.in_the_way(model)),
-            // Who came later waits behind it.
+            // Models that were needed later wait behind it.
             Help::Room => break,
         }
     }
     fleet.step_back().map(|step| Decided { step, needed: None })
 }
 
-/// The first model that sleeps and has room beside all that are awake: nobody needs it, but it would wake up at once if
-/// somebody did. `None` while anybody is needed.
+/// The first model that sleeps and fits beside all that are awake. Nothing needs it yet, but it is awake then as soon
+/// as a request comes. `None` while some model is needed.
 pub fn fill(models: &[Model], rules: &Rules) -> Option<Step> {
     let fleet = Fleet { models, rules, now: Duration::ZERO };
     if fleet.needed().next().is_some() {
@@ -115,7 +117,7 @@ pub fn fill(models: &[Model], rules: &Rules) -> Option<Step> {
     asleep.filter(has_room).map(|model| model.number).min().map(Step::Wake)
 }
 
-/// What comes of a need.
+/// How a model that is needed is helped.
 enum Help {
     /// This is done next.
     Step(Step),
@@ -132,7 +134,7 @@ enum Help {
 struct Ahead<'a> {
     /// They will be awake.
     models: Vec<&'a Model>,
-    /// These leave in their favour, and in nobody else's.
+    /// These leave for them, so that their room is for no other model.
     leaving: Vec<&'a Model>,
 }
 
@@ -154,7 +156,7 @@ struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
-    /// Those that are needed, in their order.
+    /// The models that are needed, in the order of their turn.
     fn needed(&self) -> impl Iterator<Item = (Need, &Model)> {
         let mut needed: Vec<_> =
             self.models.iter().filter_map(|model| Some((model.state.need()?, model))).collect();
@@ -162,7 +164,7 @@ impl Fleet<'_> {
         needed.into_iter()
     }
 
-    /// What helps a model that is needed.
+    /// How this model, which is needed, is helped.
     fn help_for(&self, model: &Model, need: Need, ahead: &Ahead) -> Help {
         if let Some(failed) = need.failed
             && self.now < failed.at + WAKE_AGAIN
@@ -190,13 +192,13 @@ impl Fleet<'_> {
         }
     }
 
-    /// Those that take memory and a device of this model.
+    /// The models that take memory and share a device with this one.
     fn in_the_way(&self, model: &Model) -> Vec<&Model> {
         self.taking_memory().filter(|other| other.shares_device_with(model)).collect()
     }
 
-    /// Who sleeps, or falls asleep already, beside those in its way, so that there is room for this model and those ahead of
-    /// it; `None` if there would not be enough if all left that may.
+    /// The models that have to sleep, beside those in its way, so that there is room for this model and those ahead of
+    /// it; some may fall asleep already. `None` if there would not be enough room even without all that may leave.
     fn who_leaves(&self, model: &Model, ahead: &Ahead) -> Option<Vec<&Model>> {
         let others = self.taking_memory();
         let others = others.filter(|other| !other.shares_device_with(model) && !ahead.makes_leave(other));
@@ -205,8 +207,8 @@ impl Fleet<'_> {
         self.fewest(&others.collect::<Vec<_>>(), |staying| self.fits(staying, &coming), may_leave)
     }
 
-    /// The least recently used of those that may leave, as many as it takes until those that stay fit. Who of them need not
-    /// leave, because one that was used later takes more than all that is missing, stays.
+    /// The least recently used of the models that may leave, until those that stay fit. A model among them stays if the
+    /// others make room enough without it, because one that was used later is large.
     fn fewest<'a>(
         &self,
         taking: &[&'a Model],
@@ -242,7 +244,7 @@ impl Fleet<'_> {
         all().count() <= self.rules.max_awake && self.rules.max_bytes.is_none_or(|most| bytes <= most)
     }
 
-    /// Another one leaves in its favour. When none can, who asked for it is told.
+    /// Another model leaves for it. When none can, callers that wait for it are told.
     fn step_after_failure(&self, model: &Model, failed: Failed) -> Option<Step> {
         if self.models.iter().any(|other| other.state == State::FallingAsleep) {
             return None;
@@ -254,8 +256,8 @@ impl Fleet<'_> {
             .or_else(|| (!failed.is_told).then_some(Step::Refuse(model.number)))
     }
 
-    /// Where more is awake than may be, because somebody woke a model by hand or a process was started again, those leave
-    /// that have no request, as many as it takes, however long they were awake.
+    /// Where more models are awake than fit, because one was woken by hand or a process was started again, models
+    /// without a request leave until the rest fits, however long they were awake.
     fn step_back(&self) -> Option<Step> {
         let is_idle = |model: &Model| model.is_awake() && model.num_requests == 0;
         let conflicts = |model: &Model| {
