@@ -130,7 +130,7 @@ def _mxfp4_experts(num_tokens: int) -> None:
 
 
 def _int4_experts(num_tokens: int) -> None:
-    """Those of a Qwen3 of 30B."""
+    """The experts of a Qwen3 of 30B."""
     _quantized_experts(num_tokens, 128, 8, (_int4(128, 768, 2048),) * 2, _int4(128, 2048, 768))
 
 

@@ -70,7 +70,7 @@ impl Ports {
         Ok(Self { http, grpc })
     }
 
-    /// Those of a machine that has no router.
+    /// The ports of a machine that has no router.
     pub fn none() -> Self {
         Self { http: Http::Closed, grpc: None }
     }

@@ -15,7 +15,7 @@ use crate::plan::{EachStart, Plan, ProcessSpec, StartOptions};
 use crate::process::{self, Process, Starting};
 use crate::supervisor::{Event, Exit, Part, ProcessId};
 
-/// Those that run.
+/// The processes that run.
 pub struct Processes {
     plan: Plan,
     /// How long one step of a shard may take.

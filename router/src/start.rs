@@ -46,9 +46,9 @@ use crate::text::tokenizer::Tokenizer;
 
 /// What is served, for clients and for operators.
 pub(crate) struct Built {
-    /// For handlers.
+    /// The state for handlers.
     pub state: AppState,
-    /// For the socket of operators.
+    /// What the socket of operators serves.
     pub admin: Admin,
 }
 

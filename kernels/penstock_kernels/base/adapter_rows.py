@@ -28,7 +28,7 @@ class AdapterRows:
         return len(self.numbers)
 
     def __getitem__(self, rows: slice | torch.Tensor) -> "AdapterRows":
-        """Those of some of the rows."""
+        """The adapters of some of the rows."""
         return AdapterRows(self.numbers[rows], self.room)
 
     def each(self, count: int) -> "AdapterRows":

@@ -113,7 +113,7 @@ class AdapterTable(Table[AdapterWeights]):
 
     def __init__(self, num_adapters: int, device: torch.device) -> None:
         super().__init__(num_adapters, device)
-        # Of the adapters in it; 0 for none.
+        # The greatest rank of the adapters in it; 0 without any.
         self.max_rank = 0
 
     def place_all(self, first: int, weights: Sequence[AdapterWeights | None]) -> None:

@@ -168,7 +168,7 @@ class AttentionArguments:
 
     @property
     def device(self) -> torch.device:
-        """Of all tensors."""
+        """The device of all tensors."""
         return self.query.device
 
     @property
@@ -199,7 +199,7 @@ class LatentArguments:
 
     @property
     def device(self) -> torch.device:
-        """Of all tensors."""
+        """The device of all tensors."""
         return self.query.device
 
     def among(self, rows: torch.Tensor, spans: AttentionSpans) -> "LatentArguments":

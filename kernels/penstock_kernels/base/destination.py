@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-# Of a cache with 8-bit numbers.
+# The type of a cache with 8-bit numbers.
 FP8 = torch.float8_e4m3fn
 
 

@@ -27,7 +27,7 @@ class Peers:
     rank: int
     max_rows: int
     row_bytes: int
-    # Of each rank; uint8, at first all zeros.
+    # The page of each rank; uint8, at first all zeros.
     pages: tuple[torch.Tensor, ...]
     # [size] int64: where they are; on the device, as the next.
     addresses: torch.Tensor

@@ -121,7 +121,7 @@ class IntGroups(_Tensors):
 
     @property
     def groups(self) -> "Groups":
-        """Of its inputs."""
+        """The groups of its inputs."""
         return Groups(self.group_size, self.first)
 
     def rows(self, index: slice) -> "IntGroups":
@@ -185,7 +185,7 @@ class Float8Grid(_Tensors):
 
     @property
     def groups(self) -> Groups:
-        """Of its inputs."""
+        """The groups of its inputs."""
         return Groups(self.block_columns, self.first_column)
 
     @property
@@ -268,7 +268,7 @@ class TableBlocks(_Tensors):
 
     @property
     def groups(self) -> Groups:
-        """Of its inputs."""
+        """The groups of its inputs."""
         return Groups(self.block_size, self.first)
 
     @property

@@ -16,7 +16,7 @@ class SeenRows(NamedTuple):
     lens: torch.Tensor
 
     def part(self, rows: slice) -> "SeenRows":
-        """Those of some rows."""
+        """The same for some rows."""
         return SeenRows(self.spans[rows], self.lens[rows])
 
 

@@ -119,12 +119,12 @@ def attend_prompts(call: AttentionCall, rotated: torch.Tensor, tiles: torch.Tens
 
 
 def tile_of(query: torch.Tensor, query_len: int) -> Tile:
-    """For spans of so many tokens."""
+    """The tile for spans of `query_len` tokens."""
     return latent_tile(query.shape[1] * query_len, query.element_size(), processor(query.device).shared_bytes)
 
 
 def prompt_tile(query: torch.Tensor) -> Tile:
-    """For spans that fill the tallest."""
+    """The tile for spans that fill the tallest one."""
     return latent_tile(2**30, query.element_size(), processor(query.device).shared_bytes)
 
 

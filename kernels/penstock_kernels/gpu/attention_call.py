@@ -49,7 +49,7 @@ class AttentionCall(NamedTuple):
         return self.query if self.scoring.slopes is None else self.scoring.slopes
 
     def arguments(self) -> tuple[Any, ...]:
-        """From `query_ptr` to `value_scale`."""
+        """The arguments from `query_ptr` to `value_scale`."""
         scoring, tables, key_cache = self.scoring, self.given.spans.block_tables, self.given.key_cache
         caches = (key_cache, self.given.value_cache)
         tensors = (self.query, *caches, tables, self.query_starts, self.context_lens)

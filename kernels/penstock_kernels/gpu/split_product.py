@@ -23,13 +23,13 @@ def product_of_halves(left_high, left_low, right, total):
 
 @triton.jit
 def split_product(left, right, total):
-    """Of float32, added to `total`."""
+    """The product of float32 tiles, added to `total`."""
     left_high, left_low = halves(left)
     return product_of_halves(left_high, left_low, right, total)
 
 
 @triton.jit
 def given_product(left, right, total):
-    """Of bfloat16 and float32, added to `total`."""
+    """The product of bfloat16 and float32 tiles, added to `total`."""
     right_high, right_low = halves(right)
     return tl.dot(left, right_high, tl.dot(left, right_low, total))

@@ -79,7 +79,7 @@ def most_tiles(max_query_len: int, max_context_len: int, reach: Reach) -> int:
 
 
 def known_limits(tiles: Sequence[int], max_query_len: int, resident: int) -> WorkLimits:
-    """Of spans whose tiles the host knows."""
+    """The limits of spans whose tiles the host knows."""
     wanted = max(LEAST_TILES, _ceil(sum(tiles), resident))
     if 2 * max(tiles) < 3 * wanted:
         return _whole(len(tiles))

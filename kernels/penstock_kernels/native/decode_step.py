@@ -48,7 +48,7 @@ class Decoded(NamedTuple):
     logprobs: "np.ndarray[Any, np.dtype[np.float32]]"
     finite: "np.ndarray[Any, np.dtype[np.bool_]]"
     laps_us: list[int]
-    # Of the tokens drafted behind each span.
+    # How many of the tokens drafted behind each span were right.
     num_right: Numbers
 
 

@@ -153,7 +153,7 @@ pub enum LoadFormat {
     Dummy,
 }
 
-/// Whose modelling code computes.
+/// Which code of the model computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ModelImpl {
     /// Penstock's own where it knows the family, else that of transformers

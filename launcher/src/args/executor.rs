@@ -21,7 +21,7 @@ pub struct ExecutorArgs {
     pub ray_placement_timeout: u64,
 }
 
-/// Who finds the machines.
+/// What finds the machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Executor {
     /// Whoever starts the launcher there

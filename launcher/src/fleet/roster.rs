@@ -295,7 +295,7 @@ impl Fleet {
         vec![Event::Added(place)]
     }
 
-    /// Those of the models that are being unloaded.
+    /// The events for models that are being unloaded.
     fn unloading(&self, is_one: impl Fn(&Model) -> bool) -> Vec<Event> {
         let places = self.places.iter().enumerate().filter(|(_, model)| {
             model.as_ref().is_some_and(|model| model.state == State::Unloading && is_one(model))

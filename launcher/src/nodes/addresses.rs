@@ -10,7 +10,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Those in the private folder of a run.
+    /// The files in the private folder of a run.
     pub fn new(run_dir: &Path) -> Self {
         Self { folder: run_dir.to_owned() }
     }

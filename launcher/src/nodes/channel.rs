@@ -70,9 +70,9 @@ pub struct Listener {
 
 /// Both halves of a connection.
 pub struct Channel {
-    /// To the other side.
+    /// Sends to the other side.
     pub speaker: Speaker,
-    /// From the other side.
+    /// Receives from the other side.
     pub listener: Listener,
 }
 

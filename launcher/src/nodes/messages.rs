@@ -29,7 +29,7 @@ pub enum Hello {
 pub struct Joining {
     /// Its number.
     pub node: u32,
-    /// Of its launcher.
+    /// The version of its launcher.
     pub version: String,
     /// How many shards of each group it has.
     pub num_shards: u32,
@@ -51,7 +51,7 @@ pub enum Answer {
     Refused(String),
 }
 
-/// From node 0 to another.
+/// A message from node 0 to another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -59,7 +59,7 @@ pub enum Order {
     Start {
         /// Its number among all.
         shard: usize,
-        /// Those of this start.
+        /// The options of this start.
         options: StartOptions,
     },
     /// Ask it to end.
@@ -76,7 +76,7 @@ pub enum Order {
     End(Ending),
 }
 
-/// From another node to node 0.
+/// A message from another node to node 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {

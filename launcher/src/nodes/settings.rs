@@ -52,9 +52,9 @@ pub enum NodesError {
     /// Ports are numbers of 16 bits.
     #[error("--master-port {port} and the {ports} ports of shards behind it must be at most 65535")]
     Port {
-        /// That of node 0.
+        /// The port of node 0.
         port: u16,
-        /// Those of the shards of all nodes.
+        /// The ports of the shards of all nodes.
         ports: u32,
     },
 }

@@ -111,7 +111,7 @@ impl Exit {
     }
 }
 
-/// That of a part.
+/// The timer of a part.
 pub(super) fn timer(part: Part) -> Timer {
     match part {
         Part::Group(group) => Timer::Group(group),

@@ -33,7 +33,7 @@ pub struct AdapterPlaces {
     num_placed: usize,
 }
 
-/// Who may be admitted in one plan.
+/// Which sequences may be admitted in one plan, by their adapters.
 #[derive(Debug, Default)]
 pub struct Gate {
     /// The adapter that gets no new sequences.

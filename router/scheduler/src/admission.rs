@@ -26,7 +26,7 @@ struct Beginning {
     table: BlockTable,
     /// Positions that are in its blocks.
     computed: u32,
-    /// Those of them that were cached when it arrived.
+    /// The positions among them that were cached when it arrived.
     before: u32,
     /// The state behind them.
     snapshot: Option<SnapshotId>,

@@ -44,7 +44,7 @@ pub struct KeyedBlock<'a> {
 }
 
 impl KeyedTokens {
-    /// Those of a prompt.
+    /// The tokens of a prompt, with their keys.
     pub fn new(request: &NewRequest, maker: &KeyMaker, block_size: u32) -> Self {
         let start = request.adapter_start;
         let (first, late) = match request.adapter_id.clone() {

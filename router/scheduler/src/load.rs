@@ -37,7 +37,7 @@ pub struct Totals {
     pub computed_tokens: u64,
     /// Tokens of requests that were admitted.
     pub admitted_tokens: u64,
-    /// Of those, found in the cache.
+    /// The tokens among them that were found in the cache.
     pub cached_tokens: u64,
     /// Times a running request was computed again because the shards were lost.
     pub replays: u64,
@@ -45,11 +45,11 @@ pub struct Totals {
     pub drafts: u64,
     /// Tokens drafted for requests, but for those behind the end of one.
     pub drafted_tokens: u64,
-    /// Of those, right.
+    /// The tokens among them that were right.
     pub accepted_tokens: u64,
 }
 
-/// Of two schedulers together.
+/// The load of two schedulers together.
 impl Add for Load {
     type Output = Self;
 
@@ -65,7 +65,7 @@ impl Add for Load {
     }
 }
 
-/// Of two schedulers together.
+/// The totals of two schedulers together.
 impl Add for Totals {
     type Output = Self;
 

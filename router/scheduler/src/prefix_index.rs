@@ -35,7 +35,7 @@ pub struct KeyMaker {
 }
 
 impl KeyMaker {
-    /// For the weights that the shards started with.
+    /// Makes keys for the weights that the shards started with.
     pub fn new(secret: u64) -> Self {
         Self { hashes: SeedableRandomState::with_seed(secret, SharedSeed::global_fixed()), weights: 0 }
     }
@@ -45,7 +45,7 @@ impl KeyMaker {
         self.weights
     }
 
-    /// From now on keys are those of other weights.
+    /// From now on it makes keys for other weights.
     pub fn set_weights(&mut self, number: u64) {
         self.weights = number;
     }

@@ -40,7 +40,7 @@ enum Place {
 struct Kept {
     /// The published block that ends where the state was.
     block: BlockId,
-    /// Whose state it was.
+    /// The request whose state it was.
     owner: RequestId,
     /// Tells it from others that were in the same place before: a number that counts up.
     version: u64,

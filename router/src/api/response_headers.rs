@@ -36,7 +36,7 @@ pub struct Times {
     pub validation: Duration,
     /// Time in the queue.
     pub queue: Duration,
-    /// From the queue to the last token.
+    /// The time from leaving the queue to the last token.
     pub inference: Duration,
     /// Inference time per generated token.
     pub per_token: Duration,

@@ -37,7 +37,7 @@ pub(super) enum Arrival {
 }
 
 impl Link {
-    /// To shards that are not connected yet.
+    /// The link to shards that are not connected yet.
     pub fn down(engine: Box<dyn Engine>) -> Self {
         Self::Down(Box::pin(reconnect(engine)))
     }

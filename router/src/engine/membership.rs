@@ -57,7 +57,7 @@ pub struct ReplicaEntry {
     pub kv_blocks_total: usize,
     /// Tokens of requests that it admitted.
     pub prompt_tokens_total: u64,
-    /// Of those, found in its cache.
+    /// The tokens among them that were found in its cache.
     pub prefix_cache_hit_tokens_total: u64,
 }
 

@@ -120,7 +120,7 @@ impl MutualTls {
         self.connector.connect(name, stream).await.map_err(explained)
     }
 
-    /// For connections to shards.
+    /// The settings for connections to shards.
     pub(super) fn for_grpc(&self) -> ClientTlsConfig {
         self.for_grpc.clone()
     }

@@ -31,7 +31,7 @@ pub(super) struct Replicas {
     pub(super) generators: Placement,
     pub(super) next_transfer: u64,
     next_id: u64,
-    /// Whose turn it is to be heard first.
+    /// The replica whose arrivals are looked at first.
     turn: usize,
 }
 

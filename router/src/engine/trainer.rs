@@ -88,7 +88,7 @@ pub enum Received {
 
 struct Group {
     name: String,
-    /// Of the update that has begun.
+    /// The folder of the update that has begun.
     folder: Option<PathBuf>,
 }
 

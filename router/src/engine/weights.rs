@@ -38,7 +38,7 @@ pub trait WeightsChecker: Send + Sync {
 pub struct WeightsRules {
     /// Folder below which the folders are; without it no weights may be replaced.
     pub root: Option<PathBuf>,
-    /// Who compares them.
+    /// Compares them with those in use.
     pub checker: Arc<dyn WeightsChecker>,
     /// Who sends further ones.
     pub trainers: Trainers,

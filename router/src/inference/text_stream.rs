@@ -134,7 +134,7 @@ pub struct TextStreamContext {
     pub shown: Arc<HashSet<u32>>,
     /// The seed that was sent, if tokens are drawn at random.
     pub seed: Option<u64>,
-    /// For texts.
+    /// Makes texts of tokens.
     pub tokenizer: Tokenizer,
     /// Counts every token.
     pub metrics: Metrics,

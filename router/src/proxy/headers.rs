@@ -46,7 +46,7 @@ pub fn asks_for_socket(headers: &HeaderMap) -> bool {
     asked.flat_map(|names| names.split(',')).any(|name| name.trim().eq_ignore_ascii_case("websocket"))
 }
 
-/// Those of a response.
+/// The headers of a response.
 pub fn of_response(headers: &HeaderMap) -> HeaderMap {
     let mut kept = headers.clone();
     for name in headers.get_all(header::CONNECTION).iter().filter_map(|names| names.to_str().ok()) {

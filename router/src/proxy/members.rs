@@ -9,7 +9,7 @@ pub struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// Those of the object in this body.
+    /// The members of the object in this body.
     pub fn of(body: &'a [u8]) -> Self {
         Self { rest: body, opening: b'{' }
     }

@@ -19,7 +19,7 @@ use crate::http::body::BodyLimits;
 #[derive(Clone)]
 pub struct Proxy {
     pub models: Models,
-    /// Who may be told which models there are.
+    /// The keys of callers that may be told which models there are.
     pub keys: ApiKeys,
     pub buffers: Buffers,
     pub prompts: PromptReader,

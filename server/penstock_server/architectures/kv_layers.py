@@ -13,7 +13,7 @@ _MAX_DIM = 1024
 
 
 class KvLayer(NamedTuple):
-    """Of one layer, as in `LayerSpec`."""
+    """The keys and values of one layer, as in `LayerSpec`."""
 
     heads: KvHeads | None = None
     source: int | None = None

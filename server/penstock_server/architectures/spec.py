@@ -275,7 +275,7 @@ class ModelSpec:
 
     @property
     def kv_heads(self) -> tuple[KvHeads, ...]:
-        """Of each layer, whether it attends or not."""
+        """The heads of each layer, whether it attends or not."""
         usual = KvHeads(self.num_kv_heads, self.head_dim)
         return tuple(layer.kv_heads or usual for layer in self.layers)
 

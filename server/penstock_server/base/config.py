@@ -226,7 +226,7 @@ class BlocksAddress:
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """The value as people read it."""
         return f"unix:{self.path}" if self.path is not None else f"tcp:{self.host}:{self.port}"
 
 

@@ -25,7 +25,7 @@ class _Drafted(NamedTuple):
 
 
 class DraftStates:
-    """Of the last step that drafted."""
+    """The states of the last step that drafted."""
 
     def __init__(self, states: States, snapshots: Snapshots, block_size: int) -> None:
         self._states = states

@@ -145,7 +145,7 @@ class Grammars:
         return set(slots) - {slot for slot, number in zip(constrained, willing, strict=True) if not number}
 
     def constrained(self, slots: Iterable[int]) -> dict[int, ConstrainedSlot]:
-        """Those of these slots that have a grammar."""
+        """The slots among these that have a grammar."""
         return {slot: self._slots[slot] for slot in slots if slot in self._slots}
 
     def legal(self, drafts: Drafts, gather: Gather) -> Drafts:

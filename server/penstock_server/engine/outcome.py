@@ -67,7 +67,7 @@ class Tokens(NamedTuple):
 
     @classmethod
     def of(cls, slots: Sequence[int], ids: Sequence[int], logprobs: Sequence[float]) -> "Tokens":
-        """Those of lists."""
+        """Tokens from lists."""
         return cls(np.array(slots, np.int64), np.array(ids, np.int64), np.array(logprobs, np.float32))
 
 

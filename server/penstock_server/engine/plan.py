@@ -108,11 +108,11 @@ class Spans(Sequence[Span]):
         return cls(np.array(rows, dtype=np.int64).reshape(-1, 3).T)
 
     def of_slots(self, slots: Sequence[int]) -> "Spans":
-        """Those of these slots."""
+        """The spans of these slots."""
         return Spans(self.numbers[:, np.isin(self.numbers[0], slots)])
 
     def without(self, slots: Sequence[int]) -> "Spans":
-        """Those of other slots."""
+        """The spans of other slots."""
         return Spans(self.numbers[:, ~np.isin(self.numbers[0], slots)])
 
     def __len__(self) -> int:

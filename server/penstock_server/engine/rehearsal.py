@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Rehearsal:
-    """Of one engine, which has no slots in use."""
+    """The rehearsal of one engine, which has no slots in use."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

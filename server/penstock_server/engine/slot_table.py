@@ -63,7 +63,7 @@ class Decodes(NamedTuple):
         return np.delete(self.slots, self.apart) if self.apart else self.slots
 
     def column(self, number: int) -> Numbers:
-        """Of the decodes, on the host: [num_decodes]."""
+        """A column of the decodes, on the host: [num_decodes]."""
         begin = 2 * self.num_rows + number * self.num_decodes
         return self.numbers[begin : begin + self.num_decodes]
 

@@ -65,7 +65,7 @@ class Heading:
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> "Heading":
-        """From what was sent."""
+        """The heading in these numbers, which were sent."""
         epoch, step, num_tokens, compares, is_by_slot, is_tapped, num_late, *rest = numbers
         late, rest = rest[:num_late], rest[num_late:]
         drafts: dict[int, tuple[int, ...]] = {}
@@ -106,7 +106,7 @@ class Told:
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> "Told":
-        """From what was sent."""
+        """What was told in these numbers, which were sent."""
         epoch, step, reason, count, num_tapped, num_late, num_void, _, *rest = numbers
         behind = num_late + num_void
         lists = rest[:num_late], rest[num_late:behind], rest[behind:]

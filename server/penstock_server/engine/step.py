@@ -66,7 +66,7 @@ class SamplingInput:
         return len(self.slots)
 
     def slots_on_host(self) -> set[int]:
-        """Those that get tokens."""
+        """The slots that get tokens."""
         return set(self.decodes.slots.tolist()) if self.decodes else {row.slot for row in self.rows}
 
     @property

@@ -24,7 +24,7 @@ class TokenTree(tuple[int, ...]):
 
     @property
     def depths(self) -> list[int]:
-        """Of each token, from 1 on."""
+        """The depth of each token, from 1 on."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 if parent == ROOT else depths[parent] + 1)

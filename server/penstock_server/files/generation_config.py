@@ -28,7 +28,7 @@ class GenerationDefaults:
     repetition_penalty: float | None = None
 
     def given(self) -> dict[str, Any]:
-        """Those that the model gives."""
+        """The parameters that the model gives."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -19,7 +19,7 @@ class GraphSizes(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Of the largest."""
+        """The tokens of the largest graph."""
         return max((*self.decodes, *self.prompts), default=0)
 
     def num_spans(self, limits: Limits) -> int:

@@ -70,7 +70,7 @@ class Stage:
         return self.before.receive(room)
 
     def send(self, hidden: torch.Tensor) -> None:
-        """To the stage behind, if there is one."""
+        """Send hidden states to the stage behind, if there is one."""
         if self.behind is not None:
             self.behind.send(hidden)
 
@@ -109,7 +109,7 @@ class Ranks(NamedTuple):
     """A rank and the others."""
 
     everyone: Group
-    # Those that a layer is divided among.
+    # The ranks that a layer is divided among.
     part: Group
     stage: Stage
 

@@ -49,7 +49,7 @@ class Piece:
     """A slice of one checkpoint tensor and the part of a parameter that it fills."""
 
     name: str
-    # Of the whole tensor in the checkpoint.
+    # The shape of the whole tensor in the checkpoint.
     shape: tuple[int, ...]
     module: nn.Module
     attribute: str

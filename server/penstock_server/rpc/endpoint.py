@@ -16,7 +16,7 @@ class Endpoint(Protocol):
 
     @property
     def streams(self) -> Streams:
-        """For the thread that steps."""
+        """The streams, for the thread that steps."""
 
     def start(self) -> None:
         """Begin to serve; the health service says so."""

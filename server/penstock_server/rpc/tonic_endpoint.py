@@ -57,7 +57,7 @@ class _Streams:
     def __init__(self, endpoint: penstock_endpoint.Endpoint, encoding: Encoding) -> None:
         self._endpoint = endpoint
         self._encoding = encoding
-        # That of the newest stream that was taken.
+        # The session of the newest stream that was taken.
         self._session: _Session | None = None
 
     def take(self, at_most_s: float | None) -> Taken | None:

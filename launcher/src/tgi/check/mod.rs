@@ -277,7 +277,7 @@ impl Finding {
 }
 
 impl Report {
-    /// For programs.
+    /// The findings as JSON, for programs.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("texts and a bool") + "\n"
     }

@@ -34,7 +34,7 @@ pub struct InfillChunk {
 }
 
 impl InfillResponse {
-    /// For a sequence that has ended.
+    /// The response for a sequence that has ended.
     pub fn new(content: String, tokens: Vec<u32>, model: String, prompt_len: usize, end: &End) -> Self {
         Self {
             index: 0,

@@ -149,7 +149,7 @@ pub struct Ending {
 /// Token counts and durations in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Counts {
-    /// From the arrival of the request.
+    /// The time since the request arrived.
     total_duration: u64,
     /// Always 0: the model is loaded before requests are accepted.
     load_duration: u64,

@@ -23,9 +23,9 @@ pub struct Usage {
 /// What became of the tokens that were drafted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CompletionTokensDetails {
-    /// Those that are in the completion.
+    /// Tokens of the prediction that are in the completion.
     pub accepted_prediction_tokens: u32,
-    /// Those that are not, because others were chosen.
+    /// Tokens of the prediction that are not, because others were chosen.
     pub rejected_prediction_tokens: u32,
 }
 

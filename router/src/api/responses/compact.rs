@@ -89,7 +89,7 @@ pub struct Compaction {
     pub created_at: u64,
     /// Takes the place of the conversation: its messages of the user, and the summary.
     pub output: Vec<CompactedItem>,
-    /// Of the summary.
+    /// The token counts of the summary.
     pub usage: ResponseUsage,
 }
 

@@ -67,7 +67,7 @@ impl Wanted {
         self.0.on_request == OnRequest::IsRefused && self.lock().asleep.is_some()
     }
 
-    /// From now on they are to be like this.
+    /// Sets what they are to be like from now on.
     pub(super) fn set(&self, condition: Condition) {
         let mut held = self.lock();
         if *held != condition {

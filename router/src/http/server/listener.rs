@@ -10,7 +10,7 @@ use crate::base::private_socket::{PrivateSocket, SocketFile};
 /// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// Of TCP.
+    /// A TCP listener.
     Tcp(TcpListener),
     /// A Unix socket, and its file if it is this process that removes it.
     Unix(UnixListener, Option<SocketFile>),

@@ -7,9 +7,9 @@ use super::names::Names;
 /// Counts batches of block events.
 #[derive(Debug, Clone)]
 pub struct BlockEventCounters {
-    /// Those that were published.
+    /// Events that were published.
     pub published: Counter,
-    /// Those that were not, because too many waited.
+    /// Events that were dropped, because too many waited.
     pub dropped: Counter,
 }
 

@@ -16,9 +16,9 @@ pub struct Served {
     pub block_size: u32,
     /// Different adapters that may run at one time.
     pub max_adapters: u32,
-    /// Those of running sequences, by name.
+    /// The adapters of running sequences, by name.
     pub running_adapters: Vec<String>,
-    /// Those of sequences in the queue.
+    /// The adapters of sequences in the queue.
     pub waiting_adapters: Vec<String>,
 }
 

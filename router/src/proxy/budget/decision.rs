@@ -82,7 +82,7 @@ pub enum Step {
 pub struct Decided {
     /// What is to be done.
     pub step: Step,
-    /// For which model.
+    /// The model that is needed, if one is the reason.
     pub needed: Option<usize>,
 }
 

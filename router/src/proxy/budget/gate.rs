@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::proxy::served::Rest;
 
-/// Of one model.
+/// The gate of one model.
 pub struct Gate {
     rest: Rest,
     is_closed: watch::Sender<bool>,

@@ -31,7 +31,7 @@ class AdapterFolder(NamedTuple):
     content_hash: str
     config: AdapterConfig
     entries: dict[str, Entry]
-    # Of the file of tensors.
+    # The content of the file of tensors.
     content: bytes
 
     def name_in_file(self, name: str) -> str:

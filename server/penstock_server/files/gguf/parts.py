@@ -43,7 +43,7 @@ class Parts:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Of the model: that of the first file."""
+        """The metadata of the model: those of the first file."""
         return self.headers[0].metadata
 
     @property

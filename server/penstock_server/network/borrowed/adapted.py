@@ -126,7 +126,7 @@ class BorrowedLinear(nn.Module):
 
 
 class BorrowedLinears(nn.Module):
-    """Those of one model."""
+    """The linear layers of one model."""
 
     def __init__(self, model: Any, placement: Placement) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ class AdaptedPart(NamedTuple):
     """Outputs of one module of the model, as its checkpoint names it, that a layer computes on this rank."""
 
     module: str
-    # Of the whole module: outputs first.
+    # The shape of the whole module: outputs first.
     shape: tuple[int, int]
     # The outputs and inputs of the module that are here, and the columns of the layer that the outputs become.
     outputs: slice

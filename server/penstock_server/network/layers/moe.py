@@ -230,7 +230,7 @@ class Experts(nn.Module):
             yield from (piece if is_here else replace(piece, is_elsewhere=True) for piece in pieces)
 
     def _place(self, expert: int) -> slice:
-        """Of an expert among those that are here."""
+        """The place of an expert among those that are here."""
         place = expert - self.share.experts.start
         return slice(place, place + 1)
 

@@ -110,7 +110,7 @@ class Layout:
 
 
 def name_of(part: MatrixPart) -> str:
-    """Of a part among all of a model."""
+    """The name of a part among all parts of a model."""
     source, rows, columns, _arrange = part
     expert = "" if source.expert is None else f"[{source.expert}]"
     step = f":{rows.step}" if rows.step not in (None, 1) else ""
@@ -118,7 +118,7 @@ def name_of(part: MatrixPart) -> str:
 
 
 def own_tensors(matrix: Quantized) -> dict[str, torch.Tensor]:
-    """Those that a file has for each matrix."""
+    """The tensors that a file has for each matrix."""
     return {field: tensor for field, tensor in matrix.tensors.items() if field != _SHARED}
 
 
@@ -176,7 +176,7 @@ def _checked(entry: Entry, layout: Layout) -> Any:
 
 
 def _checksum(file: Path) -> int:
-    """Of all behind the header."""
+    """The checksum of all that is behind the header."""
     found, chunk = 0, memoryview(bytearray(_CHUNK_BYTES))
     with file.open("rb", buffering=0) as stream:
         stream.seek(8 + int.from_bytes(stream.read(8), "little"))

@@ -26,7 +26,7 @@ NOT_ROUNDED = Rounding()
 
 
 class OnCpu(Rounding):
-    """To whole numbers of 8 or 16 bits."""
+    """Rounds to whole numbers of 8 or 16 bits."""
 
     def __init__(self, bits: int, is_asked: bool = False) -> None:
         rows = f"int{bits}"
