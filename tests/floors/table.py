@@ -8,6 +8,43 @@ from floors.tree import Floor, Tree
 
 _ROOT = Path(__file__).parents[2]
 
+SCHEDULER = Tree(
+    "scheduler",
+    _ROOT / "router" / "scheduler" / "src",
+    read_rust,
+    (
+        # The words of its interface.
+        Floor("words", ("request.rs", "plan.rs", "event.rs", "load.rs", "placement.rs", "config.rs")),
+        # What parts are made of.
+        Floor(
+            "data",
+            (
+                *("window.rs", "step_time.rs", "queue.rs", "sent_plan.rs", "prefix_index.rs", "lru.rs"),
+                *("snapshots.rs", "block_table.rs", "row.rs", "promises.rs", "keyed_tokens.rs"),
+                *("cache_event.rs", "sequence.rs", "block_pool/", "running.rs", "output_lengths.rs"),
+            ),
+        ),
+        # The parts of a scheduler, each with its own invariants, and of a plan that is being made.
+        Floor(
+            "parts",
+            (
+                *("adapters.rs", "backlog.rs", "sequences.rs", "memory/", "slots.rs", "pipeline.rs"),
+                *("suspects.rs", "transfers.rs", "draft.rs", "pace.rs"),
+            ),
+        ),
+        Floor(
+            "scheduler",
+            (
+                *("scheduler.rs", "beside.rs", "admission.rs", "spans.rs", "groups.rs", "step.rs"),
+                *("outcome.rs", "trial.rs", "rest.rs"),
+            ),
+        ),
+        # Between schedulers.
+        Floor("several", ("hand_over.rs", "leaving.rs", "pass_on.rs")),
+        Floor("root", ("lib.rs",)),
+    ),
+)
+
 ROUTER = Tree(
     "router",
     _ROOT / "router" / "src",
@@ -77,4 +114,4 @@ KERNELS = Tree(
     ),
 )
 
-TREES: tuple[Tree, ...] = (ROUTER, SERVER, KERNELS)
+TREES: tuple[Tree, ...] = (SCHEDULER, ROUTER, SERVER, KERNELS)

@@ -1,14 +1,44 @@
 //! The requests that wait: their order, how much they are together, and when each has waited too long.
 
 use std::collections::BTreeSet;
+use std::iter::Sum;
+use std::ops::Add;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::beside::Taken;
 use crate::config::SchedulerConfig;
 use crate::queue::FairQueue;
 use crate::request::{NewRequest, Refused, RequestId};
 use crate::sequence::Sequence;
+
+/// What requests take of a server's limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Requests waiting and running.
+    pub requests: u32,
+    /// Prompt tokens waiting.
+    pub queued_tokens: u64,
+    /// Bytes of requests waiting.
+    pub queued_bytes: usize,
+}
+
+impl Add for Taken {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            queued_tokens: self.queued_tokens + other.queued_tokens,
+            queued_bytes: self.queued_bytes + other.queued_bytes,
+        }
+    }
+}
+
+impl Sum for Taken {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Self::add)
+    }
+}
 
 /// The backlog. Tokens, bytes and deadlines are those of requests that never had a slot; one that was preempted or
 /// replayed waits without them.

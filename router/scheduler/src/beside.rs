@@ -3,10 +3,10 @@
 //!
 //! All of them are given the same secret and block size, so that the keys of a request hold for each.
 
-use std::iter::Sum;
-use std::ops::Add;
 use std::time::Duration;
 
+use crate::backlog::Taken;
+use crate::placement::Offer;
 use crate::request::{NewRequest, Refused, RequestId};
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
@@ -22,52 +22,6 @@ impl Newcomer {
     /// Its id, which it keeps wherever it goes.
     pub fn id(&self) -> RequestId {
         self.0.id()
-    }
-}
-
-/// What a scheduler would have to do for a request, and has to do before.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Offer {
-    /// Tokens of the request so far.
-    pub len: u32,
-    /// Of those, the first that are cached, or that are computed for another anyway.
-    pub matched: u32,
-    /// Tokens of other requests that are to be computed before they generate.
-    pub pending: u64,
-    /// Other requests, waiting and running.
-    pub num_others: usize,
-    /// Rows for running ones.
-    pub num_slots: u32,
-    /// Blocks that are held or cached.
-    pub num_filled: usize,
-}
-
-/// What requests take of a server's limits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Requests waiting and running.
-    pub requests: u32,
-    /// Prompt tokens waiting.
-    pub queued_tokens: u64,
-    /// Bytes of requests waiting.
-    pub queued_bytes: usize,
-}
-
-impl Add for Taken {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            requests: self.requests + other.requests,
-            queued_tokens: self.queued_tokens + other.queued_tokens,
-            queued_bytes: self.queued_bytes + other.queued_bytes,
-        }
-    }
-}
-
-impl Sum for Taken {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), Self::add)
     }
 }
 

@@ -1,13 +1,13 @@
 //! A request that waits goes to another scheduler that has become free, if it would be begun sooner there. What runs
 //! stays where its keys and values are.
 
-use crate::beside::{MAX_LOSSES, Newcomer, Offer};
-use crate::placement::pays_to_move;
+use crate::beside::{MAX_LOSSES, Newcomer};
+use crate::placement::{Offer, pays_to_move};
 use crate::running::Running;
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 
-/// How many of those that wait longest are looked at for one that had better go.
+/// How many of the requests that wait longest are looked at, to find one that had better go.
 const MAX_LOOKED_AT: usize = 4;
 
 /// Requests that wait move to schedulers that have become free, where they are begun sooner: one to each, from the one where
@@ -58,7 +58,7 @@ impl Scheduler {
         Some((self.let_go(id)?, matched))
     }
 
-    /// What is offered `there` for a request, if that is better than to wait here behind those `ahead`.
+    /// The offer that is made `there` for a request, if that is better than to wait here behind the requests `ahead`.
     fn better_offer(&self, sequence: &Sequence, ahead: &Ahead, there: &Self) -> Option<Offer> {
         if !self.may_go(sequence) || !there.has_blocks_for(sequence) {
             return None;
@@ -82,7 +82,7 @@ impl Scheduler {
     }
 }
 
-/// What is done here before a request that waits.
+/// The work that is done here before a request that waits.
 struct Ahead {
     /// Tokens to compute.
     pending: u64,

@@ -1,8 +1,9 @@
 //! The requests of a scheduler that is to take nothing new: those that wait go on elsewhere, and those that run once they
 //! are stopped, which sends them back into the queue. Its shards answer all the while, so this counts as no loss.
 
-use crate::beside::{Newcomer, Offer};
+use crate::beside::Newcomer;
 use crate::event::{Event, EventKind};
+use crate::placement::Offer;
 use crate::request::RequestId;
 use crate::running::Running;
 use crate::scheduler::Scheduler;

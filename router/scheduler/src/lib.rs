@@ -13,7 +13,7 @@
 //!   a request goes to, `hand_over` moves one that waits, `pass_on` one whose prompt is computed, with its blocks, and
 //!   `leaving` all of one that is to take nothing new
 //! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `adapters`,
-//!   `pipeline`, `suspects`
+//!   `pipeline`, `suspects`, `transfers`
 //! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `snapshots`,
 //!   `promises`, …
 //! - the words of its interface: `request`, `plan`, `event`, `cache_event`, `load`, `config`
@@ -59,18 +59,21 @@ mod spans;
 mod step;
 mod step_time;
 mod suspects;
+mod transfers;
 mod trial;
 mod window;
 
-pub use beside::{Newcomer, Offer, Taken};
+pub use backlog::Taken;
+pub use beside::Newcomer;
 pub use cache_event::{CacheEvent, StoredBlock};
 pub use config::{Capacity, SchedulerConfig};
 pub use event::{Event, EventKind};
 pub use hand_over::even_out;
 pub use load::{Load, StepSize, Totals};
-pub use pass_on::{TransferId, arrive, pass_on};
+pub use memory::TransferId;
+pub use pass_on::{arrive, pass_on};
 pub use pipeline::Mismatch;
-pub use placement::{Placement, PlacementPolicy};
+pub use placement::{Offer, Placement, PlacementPolicy};
 pub use plan::{
     Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, SnapshotId, Span, StepTimings,
 };

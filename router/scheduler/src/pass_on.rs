@@ -9,55 +9,14 @@
 //! The copy may fail, or take long: then it goes on there all the same, and is computed again from its tokens. Whatever
 //! becomes of it meanwhile (it is cancelled, or either side loses its shards), the pins stay until the copy is answered.
 
-use std::collections::BTreeMap;
-
 use crate::event::{Event, EventKind};
-use crate::memory::Landing;
+use crate::memory::{Landing, TransferId};
 use crate::plan::BlockId;
-use crate::prefix_index::BlockKey;
 use crate::request::RequestId;
 use crate::running::Running;
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
-
-/// The number of a copy from one scheduler's cache to another's; none is used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TransferId(pub u64);
-
-/// The copies of a scheduler that are not answered.
-#[derive(Debug, Default)]
-pub(crate) struct Transfers {
-    /// Whether what it has computed the prompt of goes on elsewhere.
-    passes_on: bool,
-    /// What goes on elsewhere.
-    departing: BTreeMap<TransferId, RequestId>,
-    arriving: BTreeMap<TransferId, Arrival>,
-}
-
-/// A sequence of which blocks are on their way here.
-#[derive(Debug)]
-struct Arrival {
-    id: RequestId,
-    landing: Landing,
-    /// Of the blocks that come.
-    keys: Vec<BlockKey>,
-}
-
-impl Transfers {
-    pub fn are_none(&self) -> bool {
-        self.departing.is_empty() && self.arriving.is_empty()
-    }
-
-    /// Whether a sequence that waits here is about to go on elsewhere.
-    pub fn take_away(&self, id: RequestId) -> bool {
-        self.departing.values().any(|other| *other == id)
-    }
-
-    /// Whether blocks come for a sequence.
-    pub fn bring(&self, id: RequestId) -> bool {
-        self.arriving.values().any(|arrival| arrival.id == id)
-    }
-}
+use crate::transfers::Arrival;
 
 /// Begins to pass a sequence that runs on, if there is room for it there. Returns which blocks are to be copied, from those
 /// here to those there; there may be none. `arrive` has to follow when they are, or cannot be.
@@ -73,7 +32,7 @@ pub fn pass_on(
     let pairs = landing.iter().map(|(index, block)| (full[*index], *block)).collect();
     here.memory.pin(transfer, &full);
     here.requeue(id);
-    here.transfers.departing.insert(transfer, id);
+    here.transfers.add_departure(transfer, id);
     Some((pairs, Event { id, kind: EventKind::PassedOn }))
 }
 
@@ -95,7 +54,7 @@ pub fn arrive(here: &mut Scheduler, there: &mut Scheduler, transfer: TransferId,
 impl Scheduler {
     /// From now on what it has computed the prompt of waits for `pass_on`, but for what is kept; or it generates all itself.
     pub fn set_passes_on(&mut self, passes_on: bool) {
-        self.transfers.passes_on = passes_on;
+        self.transfers.set_passes_on(passes_on);
     }
 
     /// What may be passed on now, oldest first.
@@ -123,7 +82,7 @@ impl Scheduler {
     /// slot with its first span.
     pub(crate) fn is_to_pass_on(&self, running: &Running) -> bool {
         let sequence = running.sequence();
-        self.transfers.passes_on
+        self.transfers.passes_on()
             && running.is_decoding()
             && running.row().has_begun()
             && running.row().len() > sequence.prompt_len()
@@ -133,7 +92,7 @@ impl Scheduler {
 
     fn has_room_to_land(&self, sequence: &Sequence, num_full: usize) -> bool {
         let num_slots = self.config.num_slots as usize;
-        let num_taken = self.sequences.len() + self.transfers.arriving.len();
+        let num_taken = self.sequences.len() + self.transfers.num_arriving();
         let growth = self.expected_growth(sequence);
         num_taken < num_slots && self.memory.has_room_to_land(sequence, num_full, growth)
     }
@@ -145,13 +104,13 @@ impl Scheduler {
         let landing = self.memory.land(transfer, sequence, num_full)?;
         let keys = landing.iter().map(|(index, _)| sequence.tokens().keys()[*index]).collect();
         let arrival = Arrival { id: sequence.id(), landing: landing.clone(), keys };
-        self.transfers.arriving.insert(transfer, arrival);
+        self.transfers.add_arrival(transfer, arrival);
         Some(landing)
     }
 
     /// A copy from here is answered. Returns what was to go.
     pub fn depart(&mut self, transfer: TransferId) -> Option<RequestId> {
-        let id = self.transfers.departing.remove(&transfer)?;
+        let id = self.transfers.end_departure(transfer)?;
         self.unpin(transfer);
         Some(id)
     }
@@ -164,14 +123,14 @@ impl Scheduler {
     /// Nobody knows whether a copy to here has ended: nobody waits for its blocks any more, and they stay set aside until the
     /// shards are lost.
     pub fn abandon(&mut self, transfer: TransferId) {
-        if let Some(arrival) = self.transfers.arriving.remove(&transfer) {
+        if let Some(arrival) = self.transfers.end_arrival(transfer) {
             self.memory.settle_landed(arrival.id, &arrival.keys);
         }
     }
 
     /// A copy to here is answered; `copied`: its blocks hold what this sequence has there. Whether it was expected.
     fn land(&mut self, transfer: TransferId, copied: Option<&Sequence>) -> bool {
-        let Some(arrival) = self.transfers.arriving.remove(&transfer) else { return false };
+        let Some(arrival) = self.transfers.end_arrival(transfer) else { return false };
         if let Some(sequence) = copied {
             self.memory.publish_landed(sequence, &arrival.landing);
         }
@@ -189,8 +148,7 @@ impl Scheduler {
 
     /// The shards are gone with all blocks: whatever is still copied is of no use.
     pub(crate) fn forget_transfers(&mut self) {
-        self.transfers.departing.clear();
-        for arrival in std::mem::take(&mut self.transfers.arriving).into_values() {
+        for arrival in self.transfers.forget_all() {
             self.memory.settle_landed(arrival.id, &arrival.keys);
         }
     }

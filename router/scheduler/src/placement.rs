@@ -3,8 +3,6 @@
 //! Everything is counted in tokens of a prompt. Schedulers tell exactly what they hold, so a conversation returns to where
 //! its beginning is for as long as that pays, and nothing has to be remembered of it.
 
-use crate::beside::Offer;
-
 /// A token that is computed again weighs as much as so many that wait: it delays the others, too, and takes room in the
 /// cache that other prefixes lose.
 const RECOMPUTED: u64 = 2;
@@ -15,6 +13,23 @@ const OTHER: u64 = 16;
 const IN_THE_WAY: u64 = 256;
 /// A request that waits moves only for more than this: it would be begun soon where it is, too.
 const MOVE: u64 = 64;
+
+/// What a scheduler would have to do for a request, and has to do before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Tokens of the request so far.
+    pub len: u32,
+    /// Of those, the first that are cached, or that are computed for another anyway.
+    pub matched: u32,
+    /// Tokens of other requests that are to be computed before they generate.
+    pub pending: u64,
+    /// Other requests, waiting and running.
+    pub num_others: usize,
+    /// Rows for running ones.
+    pub num_slots: u32,
+    /// Blocks that are held or cached.
+    pub num_filled: usize,
+}
 
 /// How requests are divided.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,7 +46,7 @@ pub enum PlacementPolicy {
 #[derive(Debug)]
 pub struct Placement {
     policy: PlacementPolicy,
-    /// Whose turn it is.
+    /// The scheduler whose turn it is.
     turn: usize,
 }
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::adapters::AdapterPlaces;
-use crate::backlog::Backlog;
-use crate::beside::Taken;
+use crate::backlog::{Backlog, Taken};
 use crate::cache_event::CacheEvent;
 use crate::config::SchedulerConfig;
 use crate::event::{Event, EventKind};
@@ -12,7 +11,6 @@ use crate::keyed_tokens::KeyedTokens;
 use crate::load::{Load, StepSize, Totals};
 use crate::memory::Memory;
 use crate::output_lengths::OutputLengths;
-use crate::pass_on::Transfers;
 use crate::pipeline::Pipeline;
 use crate::prefix_index::KeyMaker;
 use crate::request::{NewRequest, Refused, RequestId};
@@ -22,6 +20,7 @@ use crate::sequences::Sequences;
 use crate::slots::Slots;
 use crate::step_time::StepCost;
 use crate::suspects::Suspects;
+use crate::transfers::Transfers;
 
 /// The state machine. Every method returns at once.
 #[derive(Debug)]

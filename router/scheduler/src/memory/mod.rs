@@ -1,6 +1,8 @@
 //! Which blocks running sequences get, share and give back, under the model's window; `states` has what a model with
-//! states needs beside them, `pins` the blocks that are copied from one cache to another.
+//! states needs beside them, `landing` the copies of blocks from one cache to another, and `pins` the blocks of these
+//! copies.
 
+mod landing;
 mod pins;
 mod states;
 
@@ -22,7 +24,10 @@ use crate::sequence::Sequence;
 use crate::window::Window;
 use pins::Pins;
 
-pub use pins::Landing;
+pub use pins::TransferId;
+
+/// Where blocks of a sequence come to lie: its number among those of the sequence, and the block.
+pub type Landing = Vec<(usize, BlockId)>;
 
 /// The blocks. What the block tables of running sequences hold is what the pool counts as held.
 #[derive(Debug)]
