@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock_server.base.config import CacheConfig, GroupConfig, ServerConfig
+from penstock_server.base.config import CacheConfig, DraftLimits, GroupConfig, ServerConfig
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome, PromptLogprobs
 from penstock_server.engine.plan import Admit, Append, Grammar, Plan, Span
@@ -71,6 +71,8 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         "threads": 1,
         "batch_invariant": False,
         "group": GroupConfig(0, 1, None),
+        # Plans may have drafts; for no number of sequences are they recorded ahead.
+        "draft_limits": DraftLimits(max_drafts=16),
     }
     return ServerConfig(
         model_path=folder,

@@ -24,6 +24,7 @@ from open_spans import (
     prompt,
 )
 from penstock_kernels import AdapterRows
+from penstock_server.base.config import DraftLimits
 from penstock_server.base.errors import ErrorCode, InvalidPlan
 from penstock_server.engine import suffix_drafter
 from penstock_server.engine.drafting import Drafter
@@ -189,6 +190,23 @@ def test_a_plain_row_that_fails_takes_its_drafts_with_it(
     assert outcome.sampled_slots == [1, 1, 1, 2]
     assert outcome.sampled_ids == [*expected[1].ids[1:4], expected[2].ids[1]]
     assert outcome.num_drafted == {1: 2, 2: 2}
+
+
+def test_a_shard_that_may_draft_nothing_has_a_drafter_that_does_nothing(
+    saved_model: Callable[..., Any],
+) -> None:
+    idle = make_engine(
+        saved_model("llama").folder,
+        max_sequence_len=MAX_LEN,
+        num_slots=10,
+        num_blocks=10 * NUM_BLOCKS,
+        draft_limits=DraftLimits(max_drafts=0),
+    )
+    assert type(idle.drafter) is Drafter
+    expected = play(idle, [FEW], None)
+    got = play(idle, [FEW], MAX_DRAFTS)
+    check_same(got, expected)
+    assert got[0].num_drafted == 0
 
 
 @pytest.mark.parametrize("kind", [NgramDrafter, SuffixDrafter])

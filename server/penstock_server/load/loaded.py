@@ -77,7 +77,7 @@ class Loaded(NamedTuple):
 
     @property
     def group(self) -> Group:
-        """Of all ranks."""
+        """The group of all ranks."""
         return self.ranks.everyone
 
     def engine(self, limits: Limits, sizes: GraphSizes = _NO_GRAPHS, is_poisoned: bool = False) -> Engine:
@@ -115,6 +115,8 @@ class Loaded(NamedTuple):
     def _drafter(
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool
     ) -> Drafter:
+        if self.draft is None and self.config.draft_limits.max_drafts == 0:
+            return Drafter()
         row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
         guesser = self._guesser(limits, slots, graph_sizes, pool, is_poisoned)
         most = self.config.draft_limits.max_drafting
@@ -123,7 +125,7 @@ class Loaded(NamedTuple):
     def _guesser(
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool
     ) -> Drafter:
-        """Who drafts, whether it pays or not."""
+        """The drafter, without a limit to what pays."""
         if isinstance(self.draft, TapShape):
             return Tapped(self.draft)
         if self.draft is None:
