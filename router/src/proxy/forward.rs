@@ -12,8 +12,8 @@ use hyper::body::Incoming;
 use super::body::KeptBody;
 use super::client::describe;
 use super::headers;
+use super::passed_response::{Beginning, PassedResponse};
 use super::prompt::Prompt;
-use super::reply::{Beginning, Reply};
 use super::state::{Arrival, Proxy};
 use super::upstream::{Place, State, Upstreams};
 use super::wanted::Wanted;
@@ -96,13 +96,15 @@ impl Proxy {
             tries.tried.push(place.number());
             let attempt = self.attempt(&mut place, whole).await;
             if let Attempt::Answered(beginning) = attempt {
-                return Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning));
+                return Ok(
+                    PassedResponse::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning)
+                );
             }
             tries.on_failure(attempt, place);
         }
         let (place, response) = tries.into_refusal()?;
         let beginning = Beginning { response, first: None };
-        Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning))
+        Ok(PassedResponse::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning))
     }
 
     fn count_try(&self, prompt: &Prompt, place: &Place, is_first: bool) {

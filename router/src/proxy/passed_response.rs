@@ -38,7 +38,7 @@ impl Beginning {
 }
 
 /// A response on its way to the client.
-pub struct Reply {
+pub struct PassedResponse {
     place: Place,
     arrival: Arrival,
     shutdown: Shutdown,
@@ -47,8 +47,8 @@ pub struct Reply {
     tail: Tail,
 }
 
-impl Reply {
-    /// From the upstream of this place.
+impl PassedResponse {
+    /// A response from the upstream of this place.
     pub fn new(proxy: &Proxy, place: Place, arrival: Arrival, request: &Parts, id: &RequestId) -> Self {
         let path = request.uri.path().to_owned();
         let tail = Tail { kind: None, last: [0; 2] };
@@ -69,15 +69,15 @@ impl Reply {
 
     fn bytes(self, first: Option<Bytes>, body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send {
         let state = (self, first, Some(body));
-        unfold(state, |(mut reply, first, body)| async move {
+        unfold(state, |(mut passed, first, body)| async move {
             if let Some(first) = first {
-                reply.tail.on_bytes(&first);
-                return Some((Ok(first), (reply, None, body)));
+                passed.tail.on_bytes(&first);
+                return Some((Ok(first), (passed, None, body)));
             }
             let mut body = body?;
-            match reply.next(&mut body).await? {
-                Ok(data) => Some((Ok(data), (reply, None, Some(body)))),
-                Err(error) => Some((reply.end_early(&error), (reply, None, None))),
+            match passed.next(&mut body).await? {
+                Ok(data) => Some((Ok(data), (passed, None, Some(body)))),
+                Err(error) => Some((passed.end_early(&error), (passed, None, None))),
             }
         })
     }
