@@ -1,12 +1,11 @@
 //! The end of a stream that is not ours to encode: the error event of its dialect, for whoever passes streams on.
 
 use axum::body::Bytes;
-use serde_json::json;
 
-use super::openai;
 use super::table::dialect_of;
 use crate::base::error::Error;
 use crate::base::request_id::RequestId;
+use crate::http::sse::Frame;
 
 /// How the events of a stream are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,39 +27,20 @@ impl StreamKind {
     }
 }
 
-/// The last events of a stream on this path that fails.
+/// The last bytes of a stream on this path that fails.
 pub fn last_words(kind: StreamKind, path: &str, error: &Error, id: &RequestId) -> Bytes {
-    let body = (dialect_of(path).body)(error, id);
-    let text = match (kind, path) {
-        (StreamKind::Lines, _) => format!("{body}\n"),
-        (StreamKind::Events, "/v1/messages") => format!("event: error\ndata: {body}\n\n"),
-        (StreamKind::Events, "/v1/responses") => {
-            format!("event: error\ndata: {}\n\n", event_of_responses(error))
-        }
-        (StreamKind::Events, "/v1/chat/completions" | "/v1/completions") => {
-            format!("data: {}\n\ndata: [DONE]\n\n", openai::errors::event(error))
-        }
-        (StreamKind::Events, "/infill") => format!("data: {}\n\n", openai::errors::event(error)),
-        (StreamKind::Events, _) => format!("data: {body}\n\n"),
+    let events = (dialect_of(path).events)(error, id).into_iter();
+    let bytes: Vec<Bytes> = match kind {
+        StreamKind::Events => events.map(Frame::into_bytes).collect(),
+        StreamKind::Lines => events.map(Frame::into_line).collect(),
     };
-    text.into()
-}
-
-/// OpenAI's event for errors that are not told with a response, which only its server could write.
-fn event_of_responses(error: &Error) -> serde_json::Value {
-    json!({
-        "type": "error",
-        "code": openai::errors::body(error)["error"]["code"],
-        "message": error.to_string(),
-        "param": error.param(),
-        "sequence_number": null,
-    })
+    bytes.concat().into()
 }
 
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderMap;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 

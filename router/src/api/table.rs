@@ -35,10 +35,11 @@ pub fn dialect_of(path: &str) -> ErrorDialect {
     let mut parts = path.split('/').skip(1);
     match (parts.next(), parts.next()) {
         (Some("v1"), Some("messages")) => anthropic::errors::ERRORS,
+        (Some("v1"), Some("responses")) => responses::errors::ERRORS,
         (Some("v1"), Some(_)) => openai::errors::ERRORS,
         (Some("v2"), _) => kserve::errors::ERRORS,
         (Some("api"), Some(_)) => ollama::errors::ERRORS,
-        (Some("infill"), None) => openai::errors::ERRORS,
+        (Some("infill"), None) => llamacpp::errors::ERRORS,
         _ => tgi::errors::ERRORS,
     }
 }

@@ -12,8 +12,6 @@ use crate::base::error::{Error, ErrorKind};
 pub const ERROR_TYPE: &str = "error-type";
 /// The trailer with the number of seconds until a retry.
 const RETRY_AFTER: &str = "retry-after";
-/// The kind of error of a message that is too large, as over HTTP.
-const TOO_LARGE: &str = "payload_too_large";
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
@@ -31,7 +29,10 @@ impl From<Error> for Status {
 pub fn with_kind(mut response: Response<Body>) -> Response<Body> {
     let status = Status::from_header_map(response.headers());
     if status.is_some_and(|status| status.code() == Code::OutOfRange) {
-        response.headers_mut().entry(ERROR_TYPE).or_insert(HeaderValue::from_static(TOO_LARGE));
+        response
+            .headers_mut()
+            .entry(ERROR_TYPE)
+            .or_insert(HeaderValue::from_static(ErrorKind::BodyTooLarge.name()));
     }
     response
 }

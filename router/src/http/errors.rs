@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::request_id::RequestId;
+use crate::http::sse::Frame;
 use crate::observe::access_log::RequestLog;
 
 /// How one dialect writes errors.
@@ -18,6 +19,8 @@ pub struct ErrorDialect {
     pub status: fn(ErrorKind) -> StatusCode,
     /// The body for an error of the request with this id.
     pub body: fn(&Error, &RequestId) -> Value,
+    /// The last events of a stream that fails with an error.
+    pub events: fn(&Error, &RequestId) -> Vec<Frame>,
     /// The JSON schema of the body.
     pub schema: fn() -> Value,
 }
@@ -25,7 +28,8 @@ pub struct ErrorDialect {
 /// Returns the error dialect of a path, also of a path without a route.
 pub type DialectOfPath = fn(&str) -> ErrorDialect;
 
-/// The status for clients of OpenAI and Anthropic: what TGI refuses with 422, they expect to be refused with 400.
+/// The status for clients of OpenAI, Anthropic and Ollama: what TGI refuses with 422, they expect to be refused with
+/// 400.
 pub fn status_without_422(kind: ErrorKind) -> StatusCode {
     match kind.status() {
         StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,

@@ -64,8 +64,13 @@ impl Frame {
         std::str::from_utf8(data).expect("it was written as text")
     }
 
+    /// The event as it is sent.
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes.into()
+    }
+
     /// The data and the end of its line, for streams of another format.
-    pub(super) fn into_line(self) -> Bytes {
+    pub fn into_line(self) -> Bytes {
         let end = self.bytes.len() - 1;
         Bytes::from(self.bytes).slice(self.data_from..end)
     }

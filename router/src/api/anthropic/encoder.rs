@@ -130,7 +130,7 @@ impl Encoder for MessagesEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        vec![Frame::named("error", &errors::body(error, &self.request_id))]
+        errors::events(error, &self.request_id)
     }
 }
 

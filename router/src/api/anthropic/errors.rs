@@ -6,17 +6,23 @@ use crate::api::object_schema::object_schema;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::request_id::RequestId;
 use crate::http::errors::{ErrorDialect, status_without_422};
+use crate::http::sse::Frame;
 
 /// Anthropic's statuses and bodies.
-pub const ERRORS: ErrorDialect = ErrorDialect { status: status_without_422, body, schema };
+pub const ERRORS: ErrorDialect = ErrorDialect { status: status_without_422, body, events, schema };
 
-/// The body of an error response, and the data of the `error` event of a stream.
+/// The body of a response.
 pub fn body(error: &Error, id: &RequestId) -> Value {
     json!({
         "type": "error",
         "error": { "type": type_of(error.kind()), "message": error.to_string() },
         "request_id": id.as_str(),
     })
+}
+
+/// The last event of a stream: its data is the body of a response.
+pub fn events(error: &Error, id: &RequestId) -> Vec<Frame> {
+    vec![Frame::named("error", &body(error, id))]
 }
 
 fn type_of(kind: ErrorKind) -> &'static str {

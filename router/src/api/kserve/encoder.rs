@@ -28,6 +28,6 @@ impl Encoder for TextEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        vec![Frame::json(&errors::body(error))]
+        errors::events(error)
     }
 }

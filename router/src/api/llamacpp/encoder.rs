@@ -1,7 +1,7 @@
 //! Writes what is filled in as a stream of llama.cpp's events.
 
+use super::errors;
 use super::response::{InfillChunk, InfillResponse};
-use crate::api::openai::errors;
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
 use crate::http::sse::Frame;
@@ -54,6 +54,6 @@ impl Encoder for InfillEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        vec![Frame::json(&errors::event(error))]
+        errors::events(error)
     }
 }

@@ -108,6 +108,6 @@ impl Encoder for LineEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        vec![Frame::json(&errors::body(error))]
+        errors::events(error)
     }
 }

@@ -1,26 +1,28 @@
 //! Errors in Ollama's dialect.
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::api::object_schema::object_schema;
-use crate::base::error::{Error, ErrorKind};
-use crate::http::errors::ErrorDialect;
+use crate::base::error::Error;
+use crate::http::errors::{ErrorDialect, status_without_422};
+use crate::http::sse::Frame;
 
 /// Ollama's statuses and bodies.
-pub const ERRORS: ErrorDialect = ErrorDialect { status, body: |error, _| body(error), schema };
+pub const ERRORS: ErrorDialect = ErrorDialect {
+    status: status_without_422,
+    body: |error, _| body(error),
+    events: |error, _| events(error),
+    schema,
+};
 
-/// The body of a response, and the last line of a stream.
+/// The body of a response.
 pub fn body(error: &Error) -> Value {
     json!({ "error": error.to_string() })
 }
 
-/// The status. Ollama answers 400 where TGI answers 422.
-fn status(kind: ErrorKind) -> StatusCode {
-    match kind.status() {
-        StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
-        status => status,
-    }
+/// The last line of a stream: it is the body of a response.
+pub fn events(error: &Error) -> Vec<Frame> {
+    vec![Frame::json(&body(error))]
 }
 
 fn schema() -> Value {

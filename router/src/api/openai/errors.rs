@@ -5,19 +5,32 @@ use serde_json::{Value, json};
 use crate::api::object_schema::object_schema;
 use crate::base::error::{Error, ErrorKind};
 use crate::http::errors::{ErrorDialect, status_without_422};
+use crate::http::sse::Frame;
 
 /// OpenAI's statuses and bodies.
-pub const ERRORS: ErrorDialect =
-    ErrorDialect { status: status_without_422, body: |error, _| body(error), schema };
+pub const ERRORS: ErrorDialect = ErrorDialect {
+    status: status_without_422,
+    body: |error, _| body(error),
+    events: |error, _| vec![Frame::json(&event(error)), Frame::text(DONE)],
+    schema,
+};
+
+/// The data of the last event of a stream.
+pub const DONE: &str = "[DONE]";
 
 /// The body of an error response.
 pub fn body(error: &Error) -> Value {
-    json!({ "error": {
+    json!({ "error": fields(error) })
+}
+
+/// The object in the body.
+pub fn fields(error: &Error) -> Value {
+    json!({
         "message": error.to_string(),
         "type": type_of(error.kind()),
         "param": error.param(),
         "code": code(error.kind()),
-    }})
+    })
 }
 
 /// The event of a stream. TGI's clients read `http_status_code` from it.
@@ -28,12 +41,12 @@ pub fn event(error: &Error) -> Value {
 }
 
 /// The code, by which programs know that a shorter prompt would be accepted.
-fn code(kind: ErrorKind) -> &'static str {
+pub fn code(kind: ErrorKind) -> &'static str {
     if kind == ErrorKind::ContextLength { "context_length_exceeded" } else { kind.name() }
 }
 
 /// The `type` of an error.
-pub fn type_of(kind: ErrorKind) -> &'static str {
+fn type_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_error",
         ErrorKind::Validation

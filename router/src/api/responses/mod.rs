@@ -4,6 +4,7 @@ pub mod compact;
 pub mod documented;
 pub mod documented_events;
 mod encoder;
+pub mod errors;
 pub mod handler;
 mod input;
 mod request;

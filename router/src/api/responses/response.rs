@@ -5,12 +5,13 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
+use super::errors::code_inside;
 use super::request::Truncation;
 use crate::api::assistant::is_complete_json;
 use crate::api::logprobs::ChatTokenLogprob;
 use crate::api::message::{AssistantMessage, CalledCustom, CalledFunction, ToolCall};
-use crate::api::openai::{SERVICE_TIER, errors};
-use crate::base::error::{Error, ErrorKind};
+use crate::api::openai::SERVICE_TIER;
+use crate::base::error::Error;
 use crate::base::unix_time::unix_seconds;
 use crate::inference::text_stream::Finish;
 use crate::observe::metrics::SequenceTimes;
@@ -307,15 +308,6 @@ impl ResponseObject {
     /// Ends the response with an error.
     pub fn fail(&mut self, error: &Error) {
         self.status = "failed";
-        self.error = Some(ResponseError { code: error_code(error.kind()), message: error.to_string() });
-    }
-}
-
-/// The code of an error inside a response: OpenAI has fewer of them there than for whole requests.
-fn error_code(kind: ErrorKind) -> &'static str {
-    match errors::type_of(kind) {
-        "rate_limit_error" => "rate_limit_exceeded",
-        "invalid_request_error" => "invalid_prompt",
-        _ => "server_error",
+        self.error = Some(ResponseError { code: code_inside(error.kind()), message: error.to_string() });
     }
 }

@@ -34,6 +34,6 @@ impl Encoder for TgiEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        vec![Frame::json(&errors::body(error))]
+        errors::events(error)
     }
 }

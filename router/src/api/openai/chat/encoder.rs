@@ -238,7 +238,7 @@ impl Encoder for ChatEncoder {
         if self.display.stream_options.includes_usage() {
             lines.push(self.chunk(Vec::new(), Some(self.usage)));
         }
-        lines.push(Frame::text("[DONE]"));
+        lines.push(Frame::text(errors::DONE));
         lines
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct CompletionEncoder {
     display: DisplayOptions,
     usage: Usage,
     prompts: Vec<ReadyPrompt>,
-    /// For each prompt.
+    /// What was cached of each prompt.
     cached: Vec<CachedPrompt>,
     choices: Vec<OpenChoice>,
 }
@@ -150,7 +150,7 @@ impl Encoder for CompletionEncoder {
             };
             lines.push(Frame::json(&chunk));
         }
-        lines.push(Frame::text("[DONE]"));
+        lines.push(Frame::text(errors::DONE));
         lines
     }
 }

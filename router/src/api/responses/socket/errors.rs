@@ -9,8 +9,7 @@ use crate::http::errors::status_without_422;
 
 /// The event for a request that is refused, with the status that its response would have.
 pub fn event(error: &Error) -> Utf8Bytes {
-    let body = openai::errors::body(error);
-    envelope(status_without_422(error.kind()).as_u16(), &body["error"])
+    envelope(status_without_422(error.kind()).as_u16(), &openai::errors::fields(error))
 }
 
 /// The event after which no further response begins.
