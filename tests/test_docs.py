@@ -62,6 +62,19 @@ def test_every_path_on_a_page_exists(name: str) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("example", ["min_p", "tgi_preemptions"])
+def test_the_files_of_an_example_have_the_example_in_them(example: str) -> None:
+    """In "Where does it go?": the rows are followed by people who have nothing but the row."""
+    [section] = re.findall(
+        rf"^### .*`{example}`$(.*?)^### ", text_of("CONTRIBUTING.md"), re.MULTILINE | re.DOTALL
+    )
+    files = [path for path in paths(section) if (REPOSITORY / path).is_file() and "/tests/it/" not in path]
+    name = example.removeprefix("tgi_")
+    texts = {path: (REPOSITORY / path).read_text(encoding="utf-8").lower() for path in files}
+    assert len(files) > 4
+    assert [path for path, text in texts.items() if name not in text] == []
+
+
 def anchors(page: Path) -> set[str]:
     """As they are made of headings: lower case, spaces to dashes, other punctuation dropped."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
