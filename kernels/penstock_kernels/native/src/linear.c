@@ -47,7 +47,8 @@ static int is_turned(const Linear *call) {
     return call->num_rows >= fewest && call->num_columns >= LARGE_SHARE;
 }
 
-/* Columns of a share of a call. Every thread shall have several. */
+/* Columns of a share of a call. Every thread shall have several. Rows that are copied are copied for each share; turned
+   columns and the processor's tiles need no copies. */
 static int share_of(const Linear *call) {
     const int64_t each = call->num_columns / call->num_threads;
     if (is_turned(call)) return each < LARGE_SHARE ? SHARE : LARGE_SHARE;

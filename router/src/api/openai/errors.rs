@@ -47,37 +47,58 @@ pub fn code(kind: ErrorKind) -> &'static str {
 
 /// The `type` of an error.
 fn type_of(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_error",
-        ErrorKind::Validation
-        | ErrorKind::ContextLength
-        | ErrorKind::NotSupported
-        | ErrorKind::Grammar
-        | ErrorKind::Template
-        | ErrorKind::UnknownModel
-        | ErrorKind::Adapter
-        | ErrorKind::Forbidden
-        | ErrorKind::SlowReader
-        | ErrorKind::MalformedJson
-        | ErrorKind::TooDeep
-        | ErrorKind::UnreadableBody
-        | ErrorKind::BodyTimeout
-        | ErrorKind::BodyTooLarge
-        | ErrorKind::UnsupportedMediaType
-        | ErrorKind::UnsupportedEncoding
-        | ErrorKind::IdInUse
-        | ErrorKind::UnknownResponse
-        | ErrorKind::InvalidHost
-        | ErrorKind::Unauthorized
-        | ErrorKind::UnknownRoute
-        | ErrorKind::MethodNotAllowed => "invalid_request_error",
-        ErrorKind::ShuttingDown
-        | ErrorKind::Generation
-        | ErrorKind::EngineLost
-        | ErrorKind::TooSlow
-        | ErrorKind::Incomplete
-        | ErrorKind::Unhealthy
-        | ErrorKind::Internal => "server_error",
+    match Class::of(kind) {
+        Class::RateLimit => "rate_limit_error",
+        Class::Request => "invalid_request_error",
+        Class::Server => "server_error",
+    }
+}
+
+/// The classes of errors that OpenAI has. Its routes have different names for them.
+pub enum Class {
+    /// The client may ask again later.
+    RateLimit,
+    /// The request is wrong.
+    Request,
+    /// The request is right.
+    Server,
+}
+
+impl Class {
+    /// The class of a kind.
+    pub fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => Self::RateLimit,
+            ErrorKind::Validation
+            | ErrorKind::ContextLength
+            | ErrorKind::NotSupported
+            | ErrorKind::Grammar
+            | ErrorKind::Template
+            | ErrorKind::UnknownModel
+            | ErrorKind::Adapter
+            | ErrorKind::Forbidden
+            | ErrorKind::SlowReader
+            | ErrorKind::MalformedJson
+            | ErrorKind::TooDeep
+            | ErrorKind::UnreadableBody
+            | ErrorKind::BodyTimeout
+            | ErrorKind::BodyTooLarge
+            | ErrorKind::UnsupportedMediaType
+            | ErrorKind::UnsupportedEncoding
+            | ErrorKind::IdInUse
+            | ErrorKind::UnknownResponse
+            | ErrorKind::InvalidHost
+            | ErrorKind::Unauthorized
+            | ErrorKind::UnknownRoute
+            | ErrorKind::MethodNotAllowed => Self::Request,
+            ErrorKind::ShuttingDown
+            | ErrorKind::Generation
+            | ErrorKind::EngineLost
+            | ErrorKind::TooSlow
+            | ErrorKind::Incomplete
+            | ErrorKind::Unhealthy
+            | ErrorKind::Internal => Self::Server,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::api::openai;
+use crate::api::openai::errors::Class;
 use crate::base::error::{Error, ErrorKind};
 use crate::http::errors::ErrorDialect;
 use crate::http::sse::Frame;
@@ -25,36 +26,9 @@ fn event(error: &Error) -> Frame {
 
 /// The code of an error inside a response: OpenAI has fewer of them there than for whole requests.
 pub fn code_inside(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_exceeded",
-        ErrorKind::Validation
-        | ErrorKind::ContextLength
-        | ErrorKind::NotSupported
-        | ErrorKind::Grammar
-        | ErrorKind::Template
-        | ErrorKind::UnknownModel
-        | ErrorKind::Adapter
-        | ErrorKind::Forbidden
-        | ErrorKind::SlowReader
-        | ErrorKind::MalformedJson
-        | ErrorKind::TooDeep
-        | ErrorKind::UnreadableBody
-        | ErrorKind::BodyTimeout
-        | ErrorKind::BodyTooLarge
-        | ErrorKind::UnsupportedMediaType
-        | ErrorKind::UnsupportedEncoding
-        | ErrorKind::IdInUse
-        | ErrorKind::UnknownResponse
-        | ErrorKind::InvalidHost
-        | ErrorKind::Unauthorized
-        | ErrorKind::UnknownRoute
-        | ErrorKind::MethodNotAllowed => "invalid_prompt",
-        ErrorKind::ShuttingDown
-        | ErrorKind::Generation
-        | ErrorKind::EngineLost
-        | ErrorKind::TooSlow
-        | ErrorKind::Incomplete
-        | ErrorKind::Unhealthy
-        | ErrorKind::Internal => "server_error",
+    match Class::of(kind) {
+        Class::RateLimit => "rate_limit_exceeded",
+        Class::Request => "invalid_prompt",
+        Class::Server => "server_error",
     }
 }
