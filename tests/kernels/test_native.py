@@ -65,12 +65,12 @@ def test_it_is_built() -> None:
 
 
 @pytest.mark.parametrize("reach", [{}, {"window": 50}, {"chunk": 50}, {"chunk": 128}])
-@pytest.mark.parametrize("heads", [(4, 4), (7, 1), (6, 2)])
+@pytest.mark.parametrize("heads", [(4, 4, 48), (7, 1, 64), (6, 2, 16)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_has_the_same_bits_in_any_batch(
-    heads: tuple[int, int], dtype: torch.dtype, reach: dict[str, int]
+    heads: tuple[int, int, int], dtype: torch.dtype, reach: dict[str, int]
 ) -> None:
-    sequence = Sequence(*heads, 48, dtype)
+    sequence = Sequence(*heads, dtype)
     [whole] = sequence.attend((0, _LEN), **reach)
     for start, end in ((0, 1), (63, 64), (100, 133), (171, 300), (299, 300)):
         [alone] = sequence.attend((start, end), **reach)
@@ -110,7 +110,25 @@ def test_every_width_of_vectors_equals_the_reference(
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("lanes", [0, 4, 8, 16])
+@pytest.mark.parametrize("dim", [16, 48, 64, 80, 96])
+@pytest.mark.parametrize("num_rows", [1, 5, 40])
+def test_16_bit_keys_and_values_equal_the_reference(lanes: int, dim: int, num_rows: int) -> None:
+    """Also with an odd number of positions, behind which the cache holds anything."""
+    sequence = Sequence(6, 3, dim, torch.bfloat16)
+    for context in (num_rows, 66, 133, 192):
+        at = int(sequence.table[context // _BLOCK]), context % _BLOCK
+        key, value = sequence.key.clone(), sequence.value.clone()
+        key[at] = value[at] = float("nan")
+        spans = AttentionSpans((num_rows,), (context,), sequence.table[None], _BLOCK)
+        scoring = Scoring(0.2, window=50)
+        arguments = AttentionArguments(sequence.query[:num_rows], key, value, spans, scoring)
+        found = native.paged_attention(arguments, max_lanes=lanes)
+        expected = reference.paged_attention(arguments)
+        torch.testing.assert_close(found, expected, atol=2e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("lanes", [0, 4, 8, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("context", [32, 77, 140])
 def test_a_tree_of_any_form_equals_the_reference(lanes: int, dtype: torch.dtype, context: int) -> None:

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 
 #include <immintrin.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -67,6 +68,11 @@ EACH(__m512i, integers, emulated_loadu_si512, (const void *x), 1, memcpy(&to, x,
 EACH(__m512, floats, emulated_set1_ps, (float x), 16, to.f[i] = x)
 EACH(__m512, floats, emulated_fmadd_ps, (__m512 x, __m512 y, __m512 z), 16,
      to.f[i] = __builtin_fmaf(FLOATS(x).f[i], FLOATS(y).f[i], FLOATS(z).f[i]))
+EACH(__m512, floats, emulated_max_ps, (__m512 x, __m512 y), 16,
+     to.f[i] = FLOATS(x).f[i] > FLOATS(y).f[i] ? FLOATS(x).f[i] : FLOATS(y).f[i])
+EACH(__m512, floats, emulated_roundscale_ps, (__m512 x, int how), 16, to.f[i] = ((void)how, rintf(FLOATS(x).f[i])))
+EACH(__m512, floats, emulated_scalef_ps, (__m512 x, __m512 by), 16, to.f[i] = scalbnf(FLOATS(x).f[i], (int)FLOATS(by).f[i]))
+EACH(__m512i, integers, emulated_zextsi256_si512, (__m256i x), 32, to.h[i] = i < 16 ? HALF(x).h[i] : 0)
 EACH(__m512i, integers, emulated_cvtepu16_epi32, (__m256i x), 16, to.i[i] = HALF(x).h[i])
 EACH(__m512i, integers, emulated_cvtepu8_epi32, (__m128i x), 16, to.i[i] = LOW(x).b[i])
 EACH(__m512i, integers, emulated_cvtepi8_epi32, (__m128i x), 16, to.i[i] = LOW(x).sb[i])
@@ -125,6 +131,8 @@ EMULATED __mmask16 emulated_movepi32_mask(__m512i x) {
 
 EMULATED void emulated_storeu(void *to, const void *from) { memcpy(to, from, 64); }
 
+#undef _mm512_roundscale_ps
+#undef _mm512_scalef_ps
 #undef _mm512_slli_epi32
 #undef _mm512_srli_epi16
 #undef _mm512_shuffle_i32x4
@@ -134,6 +142,10 @@ EMULATED void emulated_storeu(void *to, const void *from) { memcpy(to, from, 64)
 #define _mm512_storeu_si512(to, x) emulated_storeu(to, &WIDE(x))
 #define _mm512_set1_ps emulated_set1_ps
 #define _mm512_fmadd_ps emulated_fmadd_ps
+#define _mm512_max_ps emulated_max_ps
+#define _mm512_roundscale_ps emulated_roundscale_ps
+#define _mm512_scalef_ps emulated_scalef_ps
+#define _mm512_zextsi256_si512 emulated_zextsi256_si512
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
 #define _mm512_cvtepu8_epi32 emulated_cvtepu8_epi32
 #define _mm512_cvtepi8_epi32 emulated_cvtepi8_epi32

@@ -3,48 +3,16 @@
 #ifndef PENSTOCK_AMX_H
 #define PENSTOCK_AMX_H
 
+#include "turn_tile.h"
+
 #include <stdint.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #if __GNUC__ >= 11 && defined(__linux__) && defined(__x86_64__)
 #define WITH_AMX
 #endif
 
-/* Rows of a tile, numbers of 16 bits in a row of it, the bytes of those, and numbers of 32 bits in a tile of sums. */
-enum { SIDE = 16, DEPTH = 32, TILE_ROW = 64, TILE_SUMS = SIDE * SIDE };
-
-#if defined(__x86_64__)
-#ifdef TARGET_512 /* see variants.h */
-#define TURNS TARGET_512("")
-#else
-#define TURNS __attribute__((target("avx512f")))
-#endif
-
-/* 16 rows of 16 numbers of 32 bits become columns. */
-static inline __attribute__((always_inline)) TURNS void turn_tile(__m512i *rows) {
-    __m512i pairs[SIDE], fours[SIDE];
-    for (int i = 0; i < SIDE; i += 2) {
-        pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-    }
-    for (int i = 0; i < SIDE; i++) {
-        const __m512i first = pairs[i / 4 * 4 + i / 2 % 2], second = pairs[i / 4 * 4 + i / 2 % 2 + 2];
-        fours[i] = i % 2 ? _mm512_unpackhi_epi64(first, second) : _mm512_unpacklo_epi64(first, second);
-    }
-    for (int i = 0; i < 4; i++) { /* lanes of 128 bits */
-        const __m512i even = _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0x88);
-        const __m512i odd = _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0xdd);
-        const __m512i more_even = _mm512_shuffle_i32x4(fours[i + 8], fours[i + 12], 0x88);
-        const __m512i more_odd = _mm512_shuffle_i32x4(fours[i + 8], fours[i + 12], 0xdd);
-        rows[i] = _mm512_shuffle_i32x4(even, more_even, 0x88);
-        rows[i + 4] = _mm512_shuffle_i32x4(odd, more_odd, 0x88);
-        rows[i + 8] = _mm512_shuffle_i32x4(even, more_even, 0xdd);
-        rows[i + 12] = _mm512_shuffle_i32x4(odd, more_odd, 0xdd);
-    }
-}
-#endif
+/* Numbers of 16 bits in a row of a tile, the bytes of those, and numbers of 32 bits in a tile of sums. */
+enum { DEPTH = 32, TILE_ROW = 64, TILE_SUMS = SIDE * SIDE };
 
 #ifdef WITH_AMX
 #define AMX_TARGET "avx512bf16,amx-tile,amx-bf16"

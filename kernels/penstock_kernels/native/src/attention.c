@@ -6,21 +6,30 @@
 #include "attention.h"
 #include "processor.h"
 #include "team.h"
+#include "turn_tile.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef KNOWS_PAIRS
+#define WITH_PAIRS
+#endif
 #define VARIANT "attention_variant.h"
 #include "variants.h"
 
 /* Also fetches the beginning of the next work, if there is any. */
 typedef void (*Attend)(const Work *, const Work *next, Scratch *);
 
-/* The widest variant that there is and that divides keys and values; none if no variant does. */
-static Attend variant(int head_dim, int value_dim, int max_lanes) {
+/* The widest variant that there is and that divides keys and values; none if no variant does. `max_lanes` with 16 leaves
+   16-bit floats to what processors without products of pairs run. */
+static Attend variant(int head_dim, int value_dim, int dtype, int max_lanes) {
     if (head_dim > MAX_HEAD_DIM || value_dim > MAX_HEAD_DIM) return NULL;
-    switch (lanes_for(head_dim | value_dim, max_lanes)) {
+    const int lanes = lanes_for(head_dim | value_dim, max_lanes);
+#ifdef WITH_PAIRS
+    if (lanes == 16 && dtype == BFLOAT16 && max_lanes == 0 && has_pairs()) return attend_pairs;
+#endif
+    switch (lanes) {
 #if defined(__x86_64__)
     case 16: return attend_16;
     case 8: return attend_8;
@@ -31,7 +40,7 @@ static Attend variant(int head_dim, int value_dim, int max_lanes) {
 }
 
 int penstock_can_attend(int head_dim, int value_dim, int group) {
-    return variant(head_dim, value_dim, 0) != NULL && group <= TILE_ROWS;
+    return variant(head_dim, value_dim, FLOAT32, 0) != NULL && group <= TILE_ROWS;
 }
 
 /* Tokens of one tile of queries. */
@@ -102,7 +111,7 @@ static void attend_pieces(const void *job, int64_t from, int64_t until) {
 /* 0, or -1 when there is no memory for it. */
 int penstock_attend(const Attention *call) {
     int64_t *ends = malloc(sizeof *ends * (call->num_spans + 1));
-    const Pieces all = {call, ends, variant(call->head_dim, call->value_dim, call->max_lanes)};
+    const Pieces all = {call, ends, variant(call->head_dim, call->value_dim, call->dtype, call->max_lanes)};
     if (all.attend == NULL || ends == NULL) return free(ends), -1;
     count_work(call, ends);
     const int64_t count = call->num_spans ? ends[call->num_spans - 1] : 0;

@@ -65,6 +65,8 @@ typedef struct {
     int32_t dtype;
     int32_t key_bytes; /* to be fetched of each */
     int32_t value_bytes;
+    const float *turned_keys; /* a copy for products of pairs of 16-bit floats, see attention_pairs.h; or none */
+    const float *paired_values;
 } Tile;
 
 /* A thread's memory. Rows of all arrays follow each other without gaps. */
@@ -72,7 +74,7 @@ typedef struct {
     float query[TILE_ROWS * MAX_HEAD_DIM];
     float output[TILE_ROWS * MAX_HEAD_DIM];
     float scores[TILE_ROWS * TILE_LEN];
-    float key[TILE_LEN * MAX_HEAD_DIM];    /* of a cache that is not float32, where many rows read it */
+    float key[TILE_LEN * MAX_HEAD_DIM];    /* a copy of a tile, where many rows read it */
     float value[TILE_LEN * MAX_HEAD_DIM];
     float largest[TILE_ROWS];
     float total[TILE_ROWS];

@@ -17,108 +17,11 @@ INLINE void NAME(fetch_values)(int from, int until, const Tile *next) {
     NAME(fetch)(next->values, from, until, next, next->value_bytes);
 }
 
-/* Rows that are computed together where there are many: their sums with so many keys, or vectors of values, fill the
-   registers. */
-enum { NAME(many) = LANES == 16 ? 4 : 3, NAME(keys) = 4 };
-
-/* An operand of the products of some rows. */
-INLINE vec NAME(shared)(vec x, const int num_rows) {
-    if (num_rows > 1) IN_REGISTER(x);
-    return x;
-}
-
-/* scores[row][i] = query[row] . keys[i], for `num_rows` x `num_keys` of them; both, and dtype, are constants. */
-INLINE void NAME(dot_block)(
-    const float *query, const char *const *keys, int dim, float *scores, const int num_rows, const int num_keys,
-    const int dtype
-) {
-    const int count = num_rows * num_keys;
-    vec products[NAME(many) * NAME(keys) > LANES ? NAME(many) * NAME(keys) : LANES];
-    for (int i = 0; i < count; i++) products[i] = (vec){0};
-    for (int d = 0; d < dim; d += LANES) {
-        vec q[NAME(many)];
-        for (int r = 0; r < num_rows; r++) q[r] = NAME(load)(query + r * dim + d);
-        for (int k = 0; k < num_keys; k++) {
-            const vec key = NAME(shared)(NAME(load_as)(keys[k], d, dtype), num_rows);
-            for (int r = 0; r < num_rows; r++) products[r * num_keys + k] += q[r] * key;
-        }
-    }
-    float lanes[NAME(many) * NAME(keys) + LANES];
-    NAME(store_sums)(lanes, products, count);
-    for (int r = 0; r < num_rows; r++)
-        memcpy(scores + r * TILE_LEN, lanes + r * num_keys, num_keys * sizeof(float));
-}
-
-/* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and dtype, are
-   constants. At the same time as many values of `next` are fetched, if there is one. */
-INLINE void NAME(mix_block)(
-    float *output, const float *weights, const Tile *tile, int from, int until, int dim, int d, const Tile *next,
-    const int num_rows, const int width, const int dtype
-) {
-    vec sums[NAME(many)][4];
-    for (int r = 0; r < num_rows; r++)
-        for (int w = 0; w < width; w++) sums[r][w] = NAME(load)(output + r * dim + d + w * LANES);
-    for (int i = from; i < until; i++) {
-        if (next) NAME(fetch_values)(i, i + 1, next);
-        vec weight[NAME(many)];
-        for (int r = 0; r < num_rows; r++) weight[r] = NAME(all)(weights[r * TILE_LEN + i]);
-        for (int w = 0; w < width; w++) {
-            const vec value = NAME(shared)(NAME(load_as)(tile->values[i], d + w * LANES, dtype), num_rows);
-            for (int r = 0; r < num_rows; r++) sums[r][w] += weight[r] * value;
-        }
-    }
-    for (int r = 0; r < num_rows; r++)
-        for (int w = 0; w < width; w++) NAME(store)(output + r * dim + d + w * LANES, sums[r][w]);
-}
-
-INLINE void NAME(mix_as)(
-    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next,
-    const int num_rows, const int dtype
-) {
-    int d = 0;
-    for (; d + 4 * LANES <= dim; d += 4 * LANES, next = NULL)
-        NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 4, dtype);
-    for (; d < dim; d += LANES, next = NULL)
-        NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 1, dtype);
-}
-
-static TARGET void NAME(mix)(
-    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next, int num_rows
-) {
-    const int is_float = tile->dtype == FLOAT32;
-    if (num_rows == NAME(many) && is_float)
-        NAME(mix_as)(output, weights, tile, from, until, dim, next, NAME(many), FLOAT32);
-    else if (num_rows == ROWS && is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, FLOAT32);
-    else if (num_rows == ROWS) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, BFLOAT16);
-    else if (is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, FLOAT32);
-    else NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, BFLOAT16);
-}
-
-INLINE void NAME(dot_as)(
-    const float *query, const Tile *tile, int count, int dim, float *scores, const Tile *next, const int num_rows,
-    const int dtype
-) {
-    const int most = num_rows == NAME(many) ? NAME(keys) : LANES / num_rows;
-    int k = 0;
-    for (; k + most <= count; k += most) {
-        if (next) NAME(fetch_keys)(k, k + most, next);
-        NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, most, dtype);
-    }
-    if (next) NAME(fetch_keys)(k, TILE_LEN, next);
-    for (; k < count; k++) NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, 1, dtype);
-}
-
-/* The first `count` keys of a tile. */
-static TARGET void NAME(dot)(
-    const float *query, const Tile *tile, int count, int dim, float *scores, const Tile *next, int num_rows
-) {
-    const int is_float = tile->dtype == FLOAT32;
-    if (num_rows == NAME(many) && is_float) NAME(dot_as)(query, tile, count, dim, scores, next, NAME(many), FLOAT32);
-    else if (num_rows == ROWS && is_float) NAME(dot_as)(query, tile, count, dim, scores, next, ROWS, FLOAT32);
-    else if (num_rows == ROWS) NAME(dot_as)(query, tile, count, dim, scores, next, ROWS, BFLOAT16);
-    else if (is_float) NAME(dot_as)(query, tile, count, dim, scores, next, 1, FLOAT32);
-    else NAME(dot_as)(query, tile, count, dim, scores, next, 1, BFLOAT16);
-}
+#ifdef PAIRS
+#include "attention_pairs.h"
+#else
+#include "attention_products.h"
+#endif
 
 static int NAME(at_least)(int x, int low) { return x < low ? low : x; }
 static int NAME(at_most)(int x, int high) { return x > high ? high : x; }
@@ -189,8 +92,8 @@ static TARGET vec NAME(weigh_row)(Scratch *scratch, int row, const Tile *tile) {
     vec total = {0};
     if (from >= until) return total;
     for (int i = NAME(begin_of_vectors)(from); i < end; i += LANES) {
-        vec weight = NAME(exp)(NAME(load)(scores + i) - scratch->largest[row]);
-        NAME(store)(scores + i, weight);
+        const vec weight = NAME(weight_of)(NAME(load)(scores + i) - scratch->largest[row]);
+        NAME(store_weights)(scores, i, weight);
         total += weight;
     }
     return total;
@@ -218,6 +121,7 @@ static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end)
     tile->first = first;
     tile->count = end - first < TILE_LEN ? end - first : TILE_LEN;
     tile->dtype = call->dtype;
+    tile->turned_keys = tile->paired_values = NULL;
     tile->key_bytes = (int32_t)(call->head_dim * size);
     tile->value_bytes = call->key == call->value ? 0 : (int32_t)(call->value_dim * size);
     for (int i = 0; i < tile->count; i++) {
@@ -231,39 +135,13 @@ static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end)
     }
 }
 
-INLINE void NAME(gather_row)(float *to, const char *from, int dim, int dtype) {
-    if (dtype == FLOAT32) memcpy(to, from, dim * sizeof(float));
-    else NAME(widen)(to, (const uint16_t *)from, dim);
-}
-
-/* Copies what many rows read: as float32, and without the gaps of a cache. Keys at equal distances of some kilobytes would
-   push each other out of the processor's first cache. */
-static TARGET void NAME(gather_tile)(Scratch *scratch, Tile *tile, int dim, int value_dim) {
-    for (int i = 0; i < tile->count; i++) {
-        float *key = scratch->key + i * dim, *value = scratch->value + i * value_dim;
-        const int is_shared = tile->keys[i] == tile->values[i];
-        NAME(gather_row)(key, tile->keys[i], dim, tile->dtype);
-        if (!is_shared) NAME(gather_row)(value, tile->values[i], value_dim, tile->dtype);
-        tile->keys[i] = (const char *)key;
-        tile->values[i] = (const char *)(is_shared ? key : value);
-    }
-    tile->dtype = FLOAT32;
-}
-
-/* Whether rows are worth a copy of the tile that they read. */
-INLINE int NAME(is_worth_a_copy)(const Attention *call, const Tile *tile, int num_rows) {
-    if (tile->dtype != FLOAT32) return num_rows > ROWS;
-    return num_rows >= WORTH_A_COPY && call->position_stride != call->head_dim;
-}
-
 static TARGET void NAME(score_rows)(
     Scratch *scratch, int row, int num_rows, const Tile *tile, const Tile *next, const Attention *call
 ) {
     int count = 0;
     for (int r = row; r < row + num_rows; r++) count = NAME(at_least)(NAME(until_of)(scratch, r, tile), count);
-    NAME(dot)(
-        scratch->query + row * call->head_dim, tile, count, call->head_dim, scratch->scores + row * TILE_LEN, next, num_rows
-    );
+    const float *query = scratch->query + row * call->head_dim;
+    NAME(dot)(query, tile, count, scratch->scores + row * TILE_LEN, next, num_rows, call);
 }
 
 /* Values of the positions that all of some rows see are added together, the others row by row. */
@@ -279,6 +157,8 @@ static TARGET void NAME(mix_rows)(
         together = NAME(at_least)(from[r], together);
         end = NAME(at_most)(until[r], end);
     }
+    together = (together + NAME(positions) - 1) / NAME(positions) * NAME(positions);
+    end = end / NAME(positions) * NAME(positions);
     if (together >= end) together = end = tile->count; /* no common position: row by row */
     for (int r = 0; r < num_rows; r++) {
         const int before = NAME(at_most)(together, until[r]);
@@ -303,16 +183,14 @@ INLINE int NAME(first_seen)(const Attention *call, int position) {
 
 static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
     const Attention *call = work->call;
-    const int dim = call->head_dim, group = call->num_heads / call->num_kv_heads;
+    const int group = call->num_heads / call->num_kv_heads;
     const int start = call->query_starts[work->span];
     const int before = call->context_lens[work->span] - (call->query_starts[work->span + 1] - start);
     for (int row = 0; row < work->num_tokens * group; row++) {
         const int token = work->first + row / group, head = work->kv_head * group + row % group;
         const int64_t at = (start + token) * call->query_token_stride + head * call->query_head_stride;
-        float *query = scratch->query + row * dim, *output = scratch->output + row * call->value_dim;
-        if (call->dtype == FLOAT32) memcpy(query, (const float *)call->query + at, dim * sizeof(float));
-        else NAME(widen)(query, (const uint16_t *)call->query + at, dim);
-        for (int d = 0; d < dim; d += LANES) NAME(store)(query + d, NAME(load)(query + d) * call->scale);
+        float *query = scratch->query + row * call->head_dim, *output = scratch->output + row * call->value_dim;
+        NAME(take_query)(query, call, at);
         for (int d = 0; d < call->value_dim; d += LANES) NAME(store)(output + d, (vec){0});
         scratch->until[row] = before + token + 1;
         scratch->from[row] = NAME(first_seen)(call, before + token);
@@ -352,18 +230,12 @@ INLINE int NAME(end_of)(const Work *work) {
     return call->context_lens[work->span] - len + work->first + work->num_tokens;
 }
 
-/* How many of the rows that are left are computed together. */
-INLINE int NAME(block)(const Tile *tile, int num_rows) {
-    if (num_rows >= NAME(many) && tile->dtype == FLOAT32) return NAME(many);
-    return num_rows >= ROWS ? ROWS : 1;
-}
-
 /* All rows over a tile, while the next tile is fetched: first all scores, then all sums, so that either the keys or the
    values stay in the processor's first cache. */
 static TARGET void NAME(attend_tile)(
     Scratch *scratch, Tile *tile, const Tile *next, int num_rows, const Attention *call
 ) {
-    if (NAME(is_worth_a_copy)(call, tile, num_rows)) NAME(gather_tile)(scratch, tile, call->head_dim, call->value_dim);
+    if (NAME(is_worth_a_copy)(call, tile, num_rows)) NAME(copy_tile)(scratch, tile, call);
     for (int row = 0, count; row < num_rows; row += count) {
         count = NAME(block)(tile, num_rows - row);
         NAME(score_rows)(scratch, row, count, tile, row ? NULL : next, call);

@@ -74,7 +74,7 @@ static int64_t first_of_block(const Linear *call, int64_t number) {
     return call->num_rows * number / num_row_blocks(call->num_rows);
 }
 
-#if __GNUC__ >= 10 /* older ones do not know the instruction */
+#ifdef KNOWS_PAIRS
 #define WITH_PAIRS
 #endif
 #ifdef WITH_AMX
@@ -99,7 +99,7 @@ static Multiply variant(const Linear *call) {
 #ifdef WITH_AMX
     if (call->packed) return multiply_amx;
 #endif
-#if defined(__x86_64__) && defined(WITH_PAIRS)
+#ifdef WITH_PAIRS
     if (call->is_paired) return is_turned(call) ? multiply_turned_pairs : multiply_pairs;
 #endif
     switch (lanes_for(call->len, call->max_lanes)) {
@@ -118,8 +118,8 @@ int penstock_can_multiply(int64_t len) {
 
 /* Whether the processor multiplies 16-bit floats itself, in vectors that fill rows. */
 int penstock_can_pair(int64_t len) {
-#if defined(__x86_64__) && defined(WITH_PAIRS)
-    return len % 32 == 0 && lanes_for(len, 0) == 16 && __builtin_cpu_supports("avx512bf16");
+#ifdef WITH_PAIRS
+    return len % 32 == 0 && lanes_for(len, 0) == 16 && has_pairs();
 #else
     (void)len;
     return 0;

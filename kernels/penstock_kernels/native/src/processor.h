@@ -41,6 +41,13 @@ static inline int lanes_for(int64_t len, int max_lanes) {
     return len % 4 == 0 ? 4 : 0;
 }
 
+/* Products of pairs of 16-bit floats: older compilers do not know them, and not every processor with vectors of 16 numbers
+   has them. */
+#if defined(__x86_64__) && __GNUC__ >= 10
+#define KNOWS_PAIRS
+static inline int has_pairs(void) { return __builtin_cpu_supports("avx512bf16"); }
+#endif
+
 EVERYWHERE float from_bfloat16(uint16_t x) {
     const uint32_t bits = (uint32_t)x << 16;
     float number;

@@ -49,7 +49,7 @@ static void expand_others(const Quantized *call, const Part *part, int64_t colum
     }
 }
 
-#if __GNUC__ >= 10 /* older ones do not know the instruction */
+#ifdef KNOWS_PAIRS
 #define WITH_PAIRS
 #endif
 #define MORE_8 ",bmi2"
@@ -63,7 +63,7 @@ typedef struct {
     void (*pack)(const Quantized *, int number); /* 16 prepared rows, where they are in tiles */
 } Variant;
 
-#if defined(__x86_64__) && defined(WITH_PAIRS)
+#ifdef WITH_PAIRS
 /* Whether the processor multiplies pairs of 16-bit floats, and codes less their zero are such floats in steps of so many
    bytes, which nothing is added to. */
 static int can_pair(const Quantized *call, int num_bytes) {
@@ -72,12 +72,12 @@ static int can_pair(const Quantized *call, int num_bytes) {
     for (const Part *part = call->parts; part < call->parts + call->num_parts && call->kind == ENTRIES_4; part++)
         for (int code = 0; code < 16; code++)
             if (to_bits(part->table[code]) << 16) return 0;
-    return lanes_with_words(0) == 16 && __builtin_cpu_supports("avx512bf16");
+    return lanes_with_words(0) == 16 && has_pairs();
 }
 #endif
 
 static Variant variant(const Quantized *call) {
-#if defined(__x86_64__) && defined(WITH_PAIRS)
+#ifdef WITH_PAIRS
 #ifdef WITH_AMX
     if (call->has_amx && can_pair(call, is_packed(call->kind) ? 16 : 32)) return (Variant){prepare_amx, multiply_amx, pack_amx};
 #endif
