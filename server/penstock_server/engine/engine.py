@@ -14,11 +14,12 @@ import torch
 from penstock_kernels import AdapterRows
 
 from penstock_server.base.errors import StepFailed
+from penstock_server.engine.cache_ahead import CacheAhead
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.description import Description
 from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.drafting import Drafter
-from penstock_server.engine.grammar import Choice, GrammarMasks, PendingMasks
+from penstock_server.engine.grammar import GrammarMasks, PendingMasks
 from penstock_server.engine.late_slots import still_late, without
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import Launched, PendingOutcome
@@ -40,7 +41,7 @@ from penstock_server.engine.stages import (
     room_for_scored,
 )
 from penstock_server.engine.staging import Staging
-from penstock_server.engine.step import PromptRows, SamplingInput, Step
+from penstock_server.engine.step import PromptRows, Step
 from penstock_server.engine.step_clock import StepClock
 from penstock_server.engine.step_pact import StepFailures, StepPact, report
 from penstock_server.network.distributed import Group
@@ -75,6 +76,7 @@ class Engine:
         self.graphs = graphs
         self.prompt_graphs = prompt_graphs
         self.staging = Staging(slots)
+        self._ahead = CacheAhead(cache.fresh_pools, slots.limits)
         # The ranks that decide together with this one.
         self._part = model.stage.part or group
         self._pact = StepPact(self._part, slots.device, report, model.stage)
@@ -116,6 +118,7 @@ class Engine:
         for graphs in self.all_graphs():
             graphs.close()
         self.drafter.close()
+        self._ahead.close()
 
     def close(self) -> None:
         """Leave the group. Graphs go first: the group cannot end while they hold its communicator."""
@@ -139,6 +142,7 @@ class Engine:
         clock = StepClock(self.slots.device)
         clock.mark()
         errors = self.slots.apply(plan)
+        self._ahead.follow(plan)
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         self.drafter.follow(plan)
         late = still_late(self.slots, plan, errors, self._part) if heading is None else list(heading.late)
@@ -403,18 +407,12 @@ class Engine:
             if masks is not None:
                 pending.grammar_errors, pending.void_rows = masks.errors, masks.void
                 pending.late_slots += [step.sampling.known_rows[number].slot for number in masks.late]
-            pending.choices = self._commit(step.sampling, sampled, masks)
+            pending.choices = self.slots.commit(step.sampling, sampled.token_ids, masks)
             pending.sampling, pending.sampled = step.sampling, sampled
         pending.clock.mark()
         pending.fetch()
         if not self.runs_ahead:
             pending.tell()
-
-    def _commit(self, sampling: SamplingInput, sampled: Sampled, masks: GrammarMasks | None) -> list[Choice]:
-        """Let the slots know of their tokens; the choices under grammars."""
-        if sampling.decodes is None:
-            return self.slots.commit(sampling, sampled.token_ids, masks)
-        return self.slots.commit_decodes(sampling, sampling.decodes, masks)
 
     def _forward(
         self, step: Step, taps: Taps | None

@@ -171,22 +171,19 @@ class Slots:
         state = self.states.get(slot)
         return state is not None and state.refusal is None
 
-    def commit_decodes(
-        self, sampling: SamplingInput, decodes: Decodes, masks: GrammarMasks | None
-    ) -> list[Choice]:
-        """As `commit`, for a step of decodes, whose tokens the sampler appended to the rows."""
-        self._table.grow(decodes.growing)
-        return [] if sampling.apart is None else self._grow(sampling.apart.rows, masks)
-
     def commit(
         self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None
     ) -> list[Choice]:
         """Append sampled tokens to the rows on the device, for the next step. token_ids: [num_rows] int64.
 
-        Behind a draft they count only if it was right, which `accept` is told.
+        Behind a draft they count only if it was right, which `accept` is told. In a step of decodes the sampler
+        appended them.
 
         Returns the choices under grammars, which are to be told when the host knows them.
         """
+        if sampling.decodes is not None:
+            self._table.grow(sampling.decodes.growing)
+            return [] if sampling.apart is None else self._grow(sampling.apart.rows, masks)
         self.rows.tokens.index_put_((sampling.slots, sampling.lengths), token_ids.int())
         return self._grow(sampling.rows, masks)
 

@@ -105,6 +105,11 @@ class KVCache:
             flat.index_copy_(2, targets, flat.index_select(2, sources))
 
     @property
+    def fresh_pools(self) -> list[torch.Tensor]:
+        """Those on the host, unless all of their memory was written already."""
+        return [] if self.is_poisoned or self.device.type != "cpu" else self.pools
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of one block over all layers of this rank, without states."""
         return sum(_block_bytes_in(pool) for pool in self.pools)
