@@ -14,6 +14,9 @@ enum { SHARE = 32, LARGE_SHARE = 64, LARGEST_SHARE = 128, TILE = 64 };
    widened there. */
 enum { TILE_ROWS = 96, TILE_INPUTS = 1024, SOME_INPUTS = 512, WORTH_TILES = 16, WORTH_WIDENING = 6 };
 
+/* From so many rows of 32-bit floats on a few of them read columns from memory for all. */
+enum { WORTH_READING = 16 };
+
 /* Where columns are turned: rows of a block, at most, and the sums of them; and inputs of the columns that are turned at a
    time, which the second cache takes. */
 enum { BLOCK_ROWS = 6, BLOCK_SUMS = 64 * BLOCK_ROWS, TURNED_INPUTS = 1 << 17 };

@@ -22,11 +22,19 @@ INLINE void NAME(write)(
     }
 }
 
+/* Fetches a line of weights. Those that are read once, a constant, go past the second cache: what they took the place of there
+   would be written to the third one. */
+INLINE void NAME(fetch_weights)(const char *weight, const int are_read_once) {
+    if (LANES < 16) __builtin_prefetch(weight, 0, 2);
+    else if (are_read_once) __builtin_prefetch(weight, 0, 0);
+    else __builtin_prefetch(weight, 0, 3);
+}
+
 /* Some inputs, which `num_rows` rows and `num_columns` columns are multiplied over; both, `ahead` and dtype are constants.
    Sums start with the first inputs, are in memory from then on, and become results with the last inputs.
 
-   At the same time `ahead` columns from `next` on are fetched from memory into the second cache. The processor fetches
-   ahead within columns but not from one group of columns to the next, so memory would be idle during products. */
+   At the same time `ahead` columns from `next` on are fetched from memory. The processor fetches ahead within columns but
+   not from one group of columns to the next, so memory would be idle during products. */
 INLINE void NAME(multiply_block)(
     const Linear *call,
     const Part *part,
@@ -47,8 +55,7 @@ INLINE void NAME(multiply_block)(
     for (int i = 0; i < num_rows * num_columns; i++)
         products[i] = !sums || inputs.from == 0 ? (vec){0} : NAME(load)(sums + i * LANES);
     for (int64_t d = inputs.from; d < inputs.until; d += NAME(step)) {
-        for (int c = 0; c < ahead; c++)
-            __builtin_prefetch(next_weight + (c * part->stride + d) * size, 0, 2);
+        for (int c = 0; c < ahead; c++) NAME(fetch_weights)(next_weight + (c * part->stride + d) * size, num_columns < 4);
         NAME(operand) weight[4];
         for (int c = 0; c < num_columns; c++)
             weight[c] = NAME(weights)(part->weight, (column + c) * part->stride + d, dtype);
@@ -135,28 +142,88 @@ INLINE void NAME(multiply_inputs_of)(
     }
 }
 
-/* The columns of a single row in the order of memory; the next one is fetched meanwhile, as the processor begins anew with
-   every page. Only vectors of 16 numbers are as fast as memory one column at a time, as each product of a column waits for
-   the one before. */
-INLINE void NAME(multiply_one)(
-    const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int dtype
+/* The columns of at most 2 * ROWS rows, a constant, in the order of memory; so many bytes ahead are fetched meanwhile. So
+   memory is read at its own rate, which blocks of several columns are not: products wait for weights there. */
+INLINE void NAME(multiply_one_by_one)(
+    const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int num_rows, const int dtype
 ) {
+    const int64_t ahead = 1 + (6 << 10) / (call->len * number_size(dtype) | 1);
     for (int64_t column = from; column < until; column++)
-        NAME(multiply_block)(call, part, all_of(call), row, column, 0, 1, 1, 1, column + 1, dtype);
+        NAME(multiply_block)(call, part, all_of(call), row, column, 0, num_rows, 1, 1, column + 1 + ahead, dtype);
+}
+
+/* How many rows are faster that way than below: with vectors of 16 numbers, columns that are long enough for their sums not
+   to count, and as many as stay in the first cache, where rows of whole pages take each other's place. */
+INLINE int NAME(most_one_by_one)(const Linear *call) {
+    const int64_t row_bytes = call->len * NAME(number_bytes), room = 20 << 10, most = row_bytes % 4096 ? 8 : 4;
+    if (LANES < 16) return 0;
+    if (row_bytes < 1024 || row_bytes > room) return 1;
+    return (int)(room / row_bytes < most ? room / row_bytes : most);
 }
 
 /* The columns of at most 2 * ROWS rows, a constant, two by two, so that each weight is loaded once, and two chains of
    products go on at a time. ROWS rows are as fast four by four, and faster in pairs of 16 bits. */
-INLINE void NAME(multiply_few)(
+INLINE void NAME(multiply_two_by_two)(
     const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int num_rows, const int dtype
 ) {
+    const int64_t ahead = 2 + (2 << 10) / (call->len * number_size(dtype) | 1) * 2;
     int64_t column = from;
-    for (; column + 4 <= until; column += 2)
-        NAME(multiply_block)(call, part, all_of(call), row, column, 0, num_rows, 2, 2, column + 2, dtype);
     for (; column + 2 <= until; column += 2)
-        NAME(multiply_block)(call, part, all_of(call), row, column, 0, num_rows, 2, 0, 0, dtype);
+        NAME(multiply_block)(call, part, all_of(call), row, column, 0, num_rows, 2, 2, column + ahead, dtype);
     for (; column < until; column++)
         NAME(multiply_block)(call, part, all_of(call), row, column, 0, num_rows, 1, 0, 0, dtype);
+}
+
+/* Functions of their own: in a long one compilers keep the addresses of rows in memory. */
+#define FEW(way, rows) \
+    static __attribute__((noinline)) TARGET void NAME(way##_##rows)( \
+        const Linear *call, const Part *part, int row, int64_t from, int64_t until \
+    ) { \
+        if (call->dtype == FLOAT32) NAME(way)(call, part, row, from, until, rows, FLOAT32); \
+        else NAME(way)(call, part, row, from, until, rows, BFLOAT16); \
+    }
+FEW(multiply_two_by_two, 1)
+FEW(multiply_two_by_two, 2)
+#if LANES > 4
+FEW(multiply_two_by_two, 3)
+FEW(multiply_two_by_two, 4)
+#endif
+#if LANES > 8
+FEW(multiply_two_by_two, 5)
+FEW(multiply_two_by_two, 6)
+FEW(multiply_two_by_two, 7)
+FEW(multiply_two_by_two, 8)
+FEW(multiply_one_by_one, 1)
+FEW(multiply_one_by_one, 2)
+FEW(multiply_one_by_one, 3)
+FEW(multiply_one_by_one, 4)
+FEW(multiply_one_by_one, 5)
+FEW(multiply_one_by_one, 6)
+FEW(multiply_one_by_one, 7)
+FEW(multiply_one_by_one, 8)
+#endif
+#undef FEW
+
+/* 1 to 2 * ROWS rows from `row` on. */
+static TARGET void NAME(multiply_few)(const Linear *call, const Part *part, int row, int num_rows, int64_t from, int64_t until) {
+    typedef void (*Few)(const Linear *, const Part *, int row, int64_t from, int64_t until);
+    static const Few two_by_two[] = {
+        NAME(multiply_two_by_two_1), NAME(multiply_two_by_two_2),
+#if LANES > 4
+        NAME(multiply_two_by_two_3), NAME(multiply_two_by_two_4),
+#endif
+#if LANES > 8
+        NAME(multiply_two_by_two_5), NAME(multiply_two_by_two_6), NAME(multiply_two_by_two_7), NAME(multiply_two_by_two_8),
+    };
+    static const Few one_by_one[] = {
+        NAME(multiply_one_by_one_1), NAME(multiply_one_by_one_2), NAME(multiply_one_by_one_3), NAME(multiply_one_by_one_4),
+        NAME(multiply_one_by_one_5), NAME(multiply_one_by_one_6), NAME(multiply_one_by_one_7), NAME(multiply_one_by_one_8),
+    };
+    if (num_rows <= NAME(most_one_by_one)(call)) return one_by_one[num_rows - 1](call, part, row, from, until);
+#else
+    };
+#endif
+    two_by_two[num_rows - 1](call, part, row, from, until);
 }
 
 #if LANES < 16
@@ -366,19 +433,8 @@ INLINE void NAME(multiply_tile)(
     const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until, const int dtype
 ) {
     const int num_rows = end - row;
-    if (num_rows == 1 && LANES == 16) return NAME(multiply_one)(call, part, row, from, until, dtype);
-#define FEW(number) \
-    if (number <= 2 * ROWS && number != ROWS && num_rows == number) \
-        return NAME(multiply_few)(call, part, row, from, until, number <= 2 * ROWS ? number : 1, dtype)
-    FEW(1);
-    FEW(2);
-    FEW(3);
-    FEW(4);
-    FEW(5);
-    FEW(6);
-    FEW(7);
-    FEW(8);
-#undef FEW
+    if (num_rows <= 2 * ROWS && (num_rows != ROWS || num_rows <= NAME(most_one_by_one)(call)))
+        return NAME(multiply_few)(call, part, row, num_rows, from, until);
     if (num_rows == ROWS) NAME(multiply_fours)(call, part, row, end, from, until, 0, 4, dtype);
     else NAME(multiply_tile_of_more)(call, part, row, end, from, until);
 }
@@ -397,8 +453,10 @@ INLINE void NAME(multiply_range)(const Linear *call, const Part *part, int64_t f
     if (call->num_rows >= (dtype == FLOAT32 ? WORTH_TILES : WORTH_WIDENING))
         return NAME(multiply_many)(call, part, from, until);
 #endif
-    for (int row = 0; row < call->num_rows; row += TILE) {
-        const int end = row + TILE < call->num_rows ? row + TILE : call->num_rows;
+    /* Of more rows the first ones read memory, and the others find the columns in the second cache. */
+    int end = dtype == FLOAT32 && call->num_rows >= WORTH_READING && NAME(most_one_by_one)(call) >= 4 ? 4 : TILE;
+    for (int row = 0; row < call->num_rows; row = end, end += TILE) {
+        if (end > call->num_rows) end = call->num_rows;
         NAME(multiply_tile)(call, part, row, end, from, until, dtype);
     }
 }

@@ -2,9 +2,9 @@
    inputs, so that a row's result has the same bits however many rows are multiplied. */
 
 #ifdef PAIRS
-/* 32 numbers of 16 bits; lane i of a product sums those of numbers 2i and 2i + 1. */
+/* 32 numbers of 16 bits; lane i of a product sums those of numbers 2i and 2i + 1. `number_bytes`: of a number of x. */
 typedef __m512bh NAME(operand);
-enum { NAME(step) = 32 };
+enum { NAME(step) = 32, NAME(number_bytes) = 2 };
 
 INLINE __m512bh NAME(weights)(const void *weight, int64_t at, const int dtype) {
     (void)dtype;
@@ -18,7 +18,7 @@ INLINE vec NAME(add_products)(vec sum, __m512bh x, __m512bh weight) {
 }
 #else
 typedef vec NAME(operand);
-enum { NAME(step) = LANES };
+enum { NAME(step) = LANES, NAME(number_bytes) = 4 };
 
 INLINE vec NAME(weights)(const void *weight, int64_t at, const int dtype) {
     return NAME(load_as)(weight, at, dtype);
