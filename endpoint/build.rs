@@ -6,7 +6,7 @@ use tonic_prost_build::Builder;
 
 const FOLDER: &str = "../proto";
 const ENCODED: &str = "crate::wire::Encoded";
-/// What Python answers.
+/// The calls that Python answers.
 const CALLS: &[&str] = &[
     "LoadAdapter",
     "UnloadAdapter",

@@ -107,7 +107,7 @@ impl Plan {
         self.0.admitted.iter().map(|admit| PyBytes::new(py, admit)).collect()
     }
 
-    /// Of the spans: slots, starts and lengths, one column after the other; None unless they match.
+    /// The slots, starts and lengths of the spans, one column after the other; None unless the columns have one length.
     #[getter]
     fn spans<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let Self(wire::Plan { span_slots, span_starts, span_lens, .. }) = self;
@@ -163,7 +163,7 @@ fn numbers<'py>(py: Python<'py>, columns: &[&Vec<u32>]) -> PyResult<Bound<'py, P
     })
 }
 
-/// What a step chose, ready to be encoded.
+/// The tokens that a step chose, ready to be encoded.
 #[pyclass(frozen)]
 struct Outcome(wire::Outcome);
 
@@ -262,7 +262,7 @@ struct Endpoint {
     tcp_port: Option<u16>,
 }
 
-/// Where it is reached.
+/// The sockets that the endpoint listens on.
 struct Listeners {
     unix: UnixListener,
     tcp: Option<Tcp>,
@@ -270,7 +270,7 @@ struct Listeners {
 
 struct Tcp {
     listener: TcpListener,
-    /// What every call there has to bring.
+    /// The secret that every call on TCP must bring; `None` if none is required.
     secret: Option<Secret>,
     /// Knows whether connections are encrypted.
     server: Server,
@@ -337,14 +337,14 @@ impl Endpoint {
         let thread = std::thread::Builder::new().name("endpoint".into());
         *serving = Serving::Running(thread.spawn(move || {
             runtime.block_on(async {
-                // What fails here is a socket that nobody can use; the router then sees no heartbeat.
+                // An error here means a socket that nobody can use; the router then sees no heartbeat.
                 let _ = serve(*listeners, service, max_message_bytes, stopping).await;
             });
         })?);
         Ok(())
     }
 
-    /// From now on the shard is described so, by an encoded DescribeResponse.
+    /// Sets the description of the shard, an encoded DescribeResponse.
     fn describe(&self, description: &[u8]) -> PyResult<()> {
         *held(&self.description) = described(description)?;
         Ok(())
@@ -378,7 +378,7 @@ impl Endpoint {
         self.streams.set_finished(epoch, step);
     }
 
-    /// Of the TCP address, if there is one.
+    /// The port of the TCP address; None if there is none.
     #[getter]
     fn tcp_port(&self) -> Option<u16> {
         self.tcp_port
@@ -423,7 +423,7 @@ fn described(encoded: &[u8]) -> PyResult<DescribeResponse> {
     DescribeResponse::decode(encoded).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// For the TCP address: nobody is heard there who shows no certificate, if there is one to compare it with.
+/// A server for the TCP address. With certificates, it accepts only clients that show one.
 fn server(tls: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>) -> PyResult<Server> {
     let Some((cert, key, ca)) = tls else { return Ok(Server::builder()) };
     let config = ServerTlsConfig::new()

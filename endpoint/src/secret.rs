@@ -6,7 +6,7 @@ use tonic::{Request, Status};
 /// Its name in the metadata of a call.
 const NAME: &str = "penstock-secret";
 
-/// What only those know who may call.
+/// The secret that callers must know.
 pub struct Secret(String);
 
 impl Secret {

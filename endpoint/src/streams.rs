@@ -18,7 +18,7 @@ const MAX_QUEUED: usize = 64;
 /// Ranks compare epochs as signed 64-bit numbers.
 const EPOCH_LIMIT: u64 = 1 << 63;
 
-/// What the thread that steps is given.
+/// An item for the thread that steps.
 pub enum Item {
     /// The next plan of a stream.
     Plan(Arc<Stream>, Box<Plan>),
@@ -94,7 +94,7 @@ impl Streams {
         held(&self.state).last_epoch
     }
 
-    /// What a heartbeat reports.
+    /// The progress that a heartbeat reports.
     pub fn progress(&self) -> Heartbeat {
         let state = held(&self.state);
         let running = |since: Instant| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
@@ -141,7 +141,7 @@ impl Streams {
         let _ = self.sender.send(item);
     }
 
-    /// What came next, or None if nothing came in time. For one thread.
+    /// The next item, or None if nothing came in time. For one thread only.
     pub fn take(&self, at_most: Option<Duration>) -> Option<Item> {
         let inbox = held(&self.inbox);
         let item = match at_most {

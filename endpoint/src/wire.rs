@@ -5,7 +5,7 @@ use prost::bytes::{Buf, BufMut, Bytes};
 use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
-/// What `proto/engine.proto` generates, but for plans and outcomes, of whose parts it has the types all the same.
+/// The types that `proto/engine.proto` generates, except plans and outcomes; the types of their parts are among them.
 #[expect(unused_qualifications, reason = "generated from proto/engine.proto")]
 #[allow(dead_code, reason = "the parts of plans and outcomes")]
 pub mod pb {
@@ -68,7 +68,7 @@ struct Columns {
     timings: Option<pb::StepTimings>,
 }
 
-/// What one plan produced: the tokens as columns, and the fields that have none, encoded.
+/// The result of one plan: the tokens as columns, and the fields that have no columns, encoded.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub epoch: u64,
@@ -112,7 +112,7 @@ fn checksum(slots: &[u32], ids: &[u32]) -> u32 {
     !words.flat_map(u32::to_le_bytes).fold(!0, |sum, byte| sum >> 8 ^ REMAINDERS[(sum as u8 ^ byte) as usize])
 }
 
-/// Of every byte, divided by the polynomial.
+/// The remainder of every byte, divided by the polynomial.
 const REMAINDERS: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

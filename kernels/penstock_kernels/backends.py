@@ -33,7 +33,7 @@ class Unsupported(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What attention of a model needs."""
+    """The properties of a model's attention that a backend must support."""
 
     device: torch.device
     dtype: torch.dtype
@@ -57,13 +57,13 @@ class Backend:
     attend: Attend = own_attention
     capturable: bool = True
     captures_prompts: bool = False
-    # Of a model that attends to latents.
+    # Attention for a model that attends to latents.
     attend_latents: AttendLatents = own_latent_attention
 
 
 @dataclass(frozen=True, slots=True)
 class LatentDemand:
-    """What attention over latents needs, of a cache in the type of the model."""
+    """The properties of attention over latents that a backend must support; the cache has the type of the model."""
 
     device: torch.device
     dtype: torch.dtype
@@ -73,7 +73,7 @@ class LatentDemand:
 
 
 def choose_for_latents(name: str, demand: LatentDemand) -> Backend:
-    """The same over latents, of `auto`, `triton`, `native` and `reference`. Raises Unsupported."""
+    """The backend for attention over latents: `auto`, `triton`, `native` or `reference`. Raises Unsupported."""
     if name == "auto":
         own = "triton" if runs_kernels(demand.device) else "native"
         name = own if _LATENT_REFUSALS[own](demand) is None else "reference"
@@ -119,7 +119,7 @@ def _own_name(demand: Demand) -> str:
 
 
 def _unknown_to_others(demand: Demand) -> str | None:
-    """What ours compute alone."""
+    """Why only our own kernels can compute it; None: others can, too."""
     if demand.has_chunks:
         return "it knows no chunks of positions, which this model needs"
     if demand.has_slopes:
@@ -233,7 +233,7 @@ def _refuse_old_varlen() -> str | None:
 
 
 def _refuse_foreign(demand: Demand) -> str | None:
-    """What the libraries of others cannot do."""
+    """Why the libraries of others cannot compute it; None: they can."""
     if demand.device.type != "cuda":
         return f"it needs a CUDA device, this one is {demand.device.type}"
     if demand.dtype not in (torch.float16, torch.bfloat16):

@@ -171,7 +171,7 @@ layer_norm = Row(
 )
 all_reduce = Row(reference.all_reduce, gpu="all_reduce.all_reduce")
 all_reduce_add_rms_norm = Row(reference.all_reduce_add_rms_norm, gpu="all_reduce.all_reduce_add_rms_norm")
-# On CUDA those of PyTorch, which are one kernel each.
+# On CUDA these are ops of PyTorch, one kernel each.
 activate = Row(reference.activate, native=c_activation.activate, native_if=c_activation.supports)
 soft_cap = Row(reference.soft_cap, native=c_activation.soft_cap, native_if=c_activation.supports)
 silu_mul = Row(

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Most lines that are kept.
 const NUM_LINES: usize = 60;
-/// What unstructured lines of errors contain, in lower case: those of Python, Rust, C++, CUDA and the C library.
+/// The marks of an error in unstructured lines, in lower case: those of Python, Rust, C++, CUDA and the C library.
 const MARKS: [&str; 9] = [
     "error",
     "exception",

@@ -4,7 +4,7 @@
 /// Replicas over machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Of the model.
+    /// Replicas of the model.
     pub num_replicas: u32,
     /// Machines that have shards.
     pub num_nodes: u32,

@@ -182,7 +182,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     ending
 }
 
-/// What a launcher needs whose model is found.
+/// The parts that a launcher needs after it has found its model.
 struct Running<'a> {
     args: &'a Args,
     plan: Plan,
@@ -201,7 +201,7 @@ async fn run(running: Running<'_>, signals: &mut Signals) -> anyhow::Result<Endi
     Ok(Member::new(nodes, processes, events, console.clone()).run(&mut signals.stop).await)
 }
 
-/// Of the launcher that has the router.
+/// Runs the launcher that has the router.
 async fn serve(running: Running<'_>, signals: &mut Signals) -> anyhow::Result<Ending> {
     let Running { args, plan, nodes, ports, forking, console, mut reporter } = running;
     tokio::select! {
@@ -223,8 +223,8 @@ async fn serve(running: Running<'_>, signals: &mut Signals) -> anyhow::Result<En
     Ok(runner.run(supervisor, first, signals).await)
 }
 
-/// Those that fork the shards, here or for the launchers of several models; none where there are no shards. `without`:
-/// variables that these have not.
+/// The fork servers of the shards, here or for the launchers of several models; none where there are no shards.
+/// `without` names environment variables that the shards do not get.
 fn fork_servers(
     args: &Args,
     (run_dir, python): (&Path, &Path),
@@ -284,7 +284,7 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
         Ok(Ending::WrongUsage) => ExitCode::from(2),
         Ok(Ending::Aborted) => ExitCode::from(3),
         Ok(Ending::GaveUp) => ExitCode::from(4),
-        // What failed has said why.
+        // The failed step has reported the reason itself.
         Err(error) if error.is::<ResolveFailed>() || error.is::<CheckFailed>() => {
             ExitCode::from(if is_wrong_usage(&error) { 2 } else { 1 })
         }

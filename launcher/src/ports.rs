@@ -119,7 +119,7 @@ impl Reserved {
 }
 
 impl Listening {
-    /// The same socket for another process.
+    /// A copy of the socket's descriptor for another process.
     fn share(&self) -> std::io::Result<OwnedFd> {
         match self {
             Self::Tcp(listener) => listener.try_clone().map(OwnedFd::from),

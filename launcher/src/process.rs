@@ -59,7 +59,7 @@ pub struct Starting<'a> {
     pub spec: &'a ProcessSpec,
     /// Its stdin.
     pub stdin: Stdio,
-    /// Who forks it, if it is a shard and not started plainly.
+    /// The servers that fork it, if it is a shard; `None` if it is started plainly.
     pub fork_servers: Option<Arc<ForkServers>>,
     /// How long one step of a shard may take.
     pub step_timeout: Duration,
@@ -258,7 +258,7 @@ enum Beginning {
     Fork { servers: Arc<ForkServers>, spec: Box<ProcessSpec>, pipes: Pipes },
 }
 
-/// What waits for its end.
+/// A process that runs, which can be waited for.
 enum Running {
     Child(Child),
     Forked(Forked),
@@ -322,7 +322,7 @@ impl Life {
         }
     }
 
-    /// What was asked just before it ran is done now.
+    /// Waits until the process ends, and kills its group if it is unwanted, also if that was asked just before it ran.
     async fn wait(&self, mut running: Running) -> Result<ExitStatus, String> {
         let mut ended = pin!(running.wait());
         loop {

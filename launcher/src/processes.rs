@@ -20,7 +20,7 @@ pub struct Processes {
     plan: Plan,
     /// How long one step of a shard may take.
     step_timeout: Duration,
-    /// Who forks shards; `None`: they are started plainly.
+    /// The servers that fork shards; `None` if they are started plainly.
     fork_servers: Option<Arc<ForkServers>>,
     console: Console,
     events: mpsc::UnboundedSender<Event>,
@@ -59,7 +59,7 @@ impl Processes {
         self.running.is_empty()
     }
 
-    /// From now on this process is the model in this place.
+    /// Sets the process that is the model in this place from now on.
     pub fn set_model(&mut self, place: usize, process: ProcessSpec) {
         self.plan.groups[place] = vec![process];
     }

@@ -45,7 +45,7 @@ fn driver(args: &Args) -> anyhow::Result<Command> {
     if let Some(error) = contradiction(args) {
         return Err(error.into());
     }
-    // What the launchers get has no name that its user knows.
+    // The copy of the file that the launchers get has a name that the user does not know, so errors are reported here.
     if let Some(file) = &args.router.replicas.replica_secret_file {
         ReplicaSecret::read(file).map_err(NodesError::from)?;
     }

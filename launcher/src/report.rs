@@ -34,7 +34,7 @@ impl Reporter {
         Self { has_launcher: true, ..self }
     }
 
-    /// From now on it is known how many replicas there are.
+    /// Sets the number of replicas, once it is known.
     pub fn set_replicas(&mut self, num_replicas: usize) {
         self.num_replicas = num_replicas;
     }
@@ -175,9 +175,9 @@ fn model(fleet: &Fleet, place: usize) -> &str {
 
 /// How clients reach the server, as text for operators.
 struct Reached {
-    /// Where it is.
+    /// The address of the server.
     place: String,
-    /// What `curl` needs to be told.
+    /// The arguments of `curl` that name the server.
     curl: String,
 }
 

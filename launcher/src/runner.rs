@@ -25,7 +25,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From here on they no longer end the process by themselves.
+    /// Takes over the signals: they no longer end the process by themselves.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { stop: StopSignals::new()?, state: signal(SignalKind::user_defined1())? })
     }
@@ -39,7 +39,7 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// From here on they no longer end the process by themselves.
+    /// Takes over the signals: they no longer end the process by themselves.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -69,7 +69,7 @@ pub struct Runner {
     /// Settings of the next start of each process.
     next_starts: BTreeMap<ProcessId, StartOptions>,
     timers: BTreeMap<Timer, Instant>,
-    /// Since when the blame of a group is put off.
+    /// The time since when the blame of a group is put off.
     blamed: BTreeMap<usize, Instant>,
     started: Instant,
     /// The models, where there are several.
@@ -127,7 +127,7 @@ impl Runner {
         }
     }
 
-    /// What an event is to the supervisor: the proxy of several models knows them by other numbers.
+    /// The events for the supervisor: the proxy of several models knows the models by other numbers.
     fn translate(&mut self, event: Event) -> Vec<Event> {
         match &mut self.fleet {
             Some(fleet) => fleet.translate(event),
@@ -168,7 +168,7 @@ impl Runner {
         waits
     }
 
-    /// What follows from a request of an operator, beside its answer.
+    /// The event that follows from a request of an operator, besides its answer.
     fn on_request(&mut self, request: Request) -> Option<Event> {
         match self.fleet.as_mut()?.on_request(request)? {
             Change::Start(place, process) => {

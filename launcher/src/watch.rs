@@ -25,7 +25,7 @@ const ROUTER_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the state of a process is read, and after how many equal readings in a row it counts as hung.
 const STATE_INTERVAL: Duration = Duration::from_millis(500);
 const STATE_POLLS: u32 = 4;
-/// What the kernel calls a process that SIGSTOP stopped, and one that has ended but for threads that wait for a processor.
+/// The kernel's letters for a process that SIGSTOP stopped, and for one that has ended except for waiting threads.
 pub const STOPPED: char = 'T';
 const ENDED: char = 'Z';
 /// The field with its flags, from the state on, and that of a process that is exiting (PF_EXITING).
@@ -36,7 +36,7 @@ const EXIT_DELAY: Duration = Duration::from_millis(200);
 /// How long the exit of a process that is ending may take to be reported, on a busy machine.
 pub const EXIT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is known of a running process: its heartbeats, and the receiver of its cache size.
+/// The signs of life of a running process: its heartbeats, and the receiver of its cache size.
 pub struct Liveness {
     /// The id of the process, once it has been started.
     pub pid: watch::Receiver<Option<Pid>>,
@@ -140,8 +140,8 @@ pub fn is_ending(pid: Pid) -> bool {
     fields.starts_with(ENDED) || flags.is_some_and(|flags| flags & IS_EXITING != 0)
 }
 
-/// What the kernel says of a process: its state and more fields, behind the name, which is in parentheses and may itself
-/// contain any.
+/// The kernel's description of a process: its state and more fields, after the name, which is in parentheses and may
+/// itself contain parentheses.
 fn read_state(pid: Pid) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.to_owned())

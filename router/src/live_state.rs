@@ -1,4 +1,4 @@
-//! What a router logs of itself at SIGUSR1. It holds counts only, no prompts.
+//! The state that a router logs at SIGUSR1. It holds counts only, no prompts.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub(crate) struct LiveState {
 }
 
 impl LiveState {
-    /// At this moment.
+    /// The state at this moment.
     pub fn of(app: &AppState, connections: &OpenConnections) -> Self {
         Self {
             connections: connections.count(),

@@ -18,7 +18,7 @@ pub enum GroupsError {
     /// Replicas would have different numbers of shards.
     #[error("--shard-sockets has {sockets} sockets, which --num-replicas {replicas} does not divide")]
     Uneven {
-        /// Those of all replicas.
+        /// The number of sockets of all replicas.
         sockets: usize,
         /// How many they are to be divided among.
         replicas: usize,
@@ -70,7 +70,7 @@ pub(crate) fn to_connect(
     Ok(own.chain(others).collect())
 }
 
-/// For people.
+/// The address of a replica, as text for operators.
 fn address_of(shards: &[ShardAddress]) -> String {
     let shown: Vec<_> = shards.iter().map(ShardAddress::to_string).collect();
     format!("unix:{}", shown.join(":"))

@@ -44,11 +44,11 @@ use crate::serve_error::ServeError;
 use crate::text::fill_in_middle::FillInMiddle;
 use crate::text::tokenizer::Tokenizer;
 
-/// What is served, for clients and for operators.
+/// The parts that are served, for clients and for operators.
 pub(crate) struct Built {
     /// The state for handlers.
     pub state: AppState,
-    /// What the socket of operators serves.
+    /// The state for the socket of operators.
     pub admin: Admin,
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn build(
     Ok(Built { state, admin: Admin { engine, recruiter: Arc::new(recruiter), record, on_removed } })
 }
 
-/// What is made of the files of the tokenizer and the template.
+/// The objects that are made of the files of the tokenizer and the template.
 struct Texts {
     tokenizer: Tokenizer,
     chat: Option<Arc<ChatFormat>>,
@@ -136,7 +136,7 @@ impl Texts {
     }
 }
 
-/// What handlers share.
+/// The state that handlers share.
 fn state(
     config: &RouterConfig,
     inference: Inference,

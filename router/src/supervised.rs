@@ -1,4 +1,4 @@
-//! What a router tells the launcher that started it of its engine.
+//! The reports of a router about its engine, for the launcher that started it.
 
 use crate::base::launcher_line::{ALIVE_EVERY, Line};
 use crate::engine::generation::{EngineHandle, EngineStatus, ReplicaStatus};

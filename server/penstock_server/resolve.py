@@ -59,7 +59,7 @@ class Resolved(NamedTuple):
     tokenizer: Path
     # The folder of the tokenizer's other files where that is not the model's.
     tokenizer_folder: Path | None = None
-    # What drafts for it: as --draft says, or heads that came with it.
+    # The draft model or heads: those that --draft names, or heads that came with the model.
     draft: Path | None = None
 
 

@@ -12,7 +12,7 @@ import torch
 from penstock_kernels.base.attention_spans import AttentionArguments, AttentionSpans
 from penstock_kernels.base.upload import upload
 
-# As its documentation says. The parts of split sequences are combined there.
+# The size that its documentation gives. The parts of split sequences are combined there.
 _WORKSPACE_BYTES = 128 * 1024**2
 # A plan is copied from pinned memory of its wrapper, and the next plan may overwrite it before the device has read it.
 # So there are as many wrappers as there can be steps in flight.
@@ -29,7 +29,7 @@ class PageTable(NamedTuple):
 
 
 def page_table(spans: AttentionSpans) -> PageTable:
-    """Without waiting for the device, on which the block tables are."""
+    """The pages of the spans. The host does not wait for the device, on which the block tables are."""
     contexts = torch.tensor(spans.context_lens, dtype=torch.int32)
     counts = (contexts + spans.block_size - 1) // spans.block_size
     page_starts = torch.zeros(len(counts) + 1, dtype=torch.int32)
@@ -70,7 +70,7 @@ class FlashInferAttention:
         return attended
 
     def _plan(self, arguments: AttentionArguments, spans: AttentionSpans, kind: Any) -> Any:
-        """A wrapper that knows the step."""
+        """A wrapper with the plan of this step."""
         table, scoring, query = page_table(spans), arguments.scoring, arguments.query
         sizes = (query.shape[1], arguments.num_kv_heads, query.shape[2], spans.block_size)
         options = {

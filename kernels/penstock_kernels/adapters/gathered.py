@@ -45,10 +45,10 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What computes spans in one piece, and which of them it is given."""
+    """A library that computes spans in one piece, and which spans it is given."""
 
     attend: Callable[[Packed], torch.Tensor]
-    # Of the number of queries of a span and of its context.
+    # Whether it is given a span, by the number of its queries and of the positions of its context.
     takes: Callable[[int, int], bool]
     can_score: Callable[[Scoring], bool] = lambda scoring: True
 
@@ -57,7 +57,7 @@ class Library:
 class _Division:
     """Who computes which spans of a step, for all layers."""
 
-    # Of the spans of the library: rows of their queries, and the flat cache positions of their keys.
+    # For the spans of the library: the rows of their queries, and the flat cache positions of their keys.
     rows: torch.Tensor
     positions: torch.Tensor
     query_starts: torch.Tensor

@@ -1,1 +1,1 @@
-"""What all other rooms share: checks of arguments, types of arguments and results, and what is asked of a device."""
+"""Code that all other rooms share: checks of arguments, types of arguments and results, queries of a device."""

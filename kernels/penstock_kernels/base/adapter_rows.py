@@ -32,15 +32,15 @@ class AdapterRows:
         return AdapterRows(self.numbers[rows], self.room)
 
     def each(self, count: int) -> "AdapterRows":
-        """Every row so many times, one after the other."""
+        """The adapters of rows of which each is repeated `count` times, one after the other."""
         return AdapterRows(self.numbers.repeat_interleave(count), self.room)
 
     def of(self, number: int) -> torch.Tensor:
-        """The rows of one adapter, rising. On a GPU the host waits for it, once a step."""
+        """The rows of one adapter, in rising order. On a GPU the host waits for them, once a step."""
         return self.shared(("rows", number), lambda: (self.numbers == number).nonzero().squeeze(1))
 
     def shared(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` returns, made once."""
+        """The result of `make`, which is called once."""
         if key not in self._shared:
             self._shared[key] = make()
         made: Made = self._shared[key]

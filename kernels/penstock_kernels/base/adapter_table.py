@@ -1,4 +1,4 @@
-"""What the adapters that are on a device do to one linear layer, or to the embeddings of tokens.
+"""The change that each adapter on a device makes to one linear layer, or to the embeddings of tokens.
 
 Which row uses which is data, and so is the table.
 """
@@ -29,7 +29,7 @@ class AdapterWeights(NamedTuple):
     addend: torch.Tensor | None = None  # [num_columns] float32: is added
 
     def to(self, device: torch.device) -> "AdapterWeights":
-        """The same on a device. What is in pinned memory is not waited for."""
+        """These weights on a device. The host does not wait for tensors in pinned memory."""
         return AdapterWeights(*(None if it is None else it.to(device, non_blocking=True) for it in self))  # type: ignore[arg-type]
 
     @property
@@ -38,12 +38,12 @@ class AdapterWeights(NamedTuple):
         return sum(it.nbytes for it in self if it is not None)
 
     def words(self) -> list[int]:
-        """As `Entry`."""
+        """See `Entry`."""
         return [*map(_address, self), self.down.shape[0], self.up.shape[0], 0]
 
 
 class EmbeddingWeights(NamedTuple):
-    """What one adapter does to the embeddings of the tokens that a rank holds.
+    """The change that one adapter makes to the embeddings of the tokens that a rank holds.
 
     `rows[row_of[token]]` takes the place of a token's row, or, where there is `up`, its product with it is added.
     """
@@ -53,7 +53,7 @@ class EmbeddingWeights(NamedTuple):
     up: torch.Tensor | None = None  # [width, dim]
 
     def to(self, device: torch.device) -> "EmbeddingWeights":
-        """As `AdapterWeights.to`."""
+        """See `AdapterWeights.to`."""
         return EmbeddingWeights(*(None if it is None else it.to(device, non_blocking=True) for it in self))  # type: ignore[arg-type]
 
     @property
@@ -62,7 +62,7 @@ class EmbeddingWeights(NamedTuple):
         return sum(it.nbytes for it in self if it is not None)
 
     def words(self) -> list[int]:
-        """As `Entry`."""
+        """See `Entry`."""
         return [*map(_address, self), len(self.row_of), self.rows.shape[1], 0, 0, 0]
 
 
@@ -71,7 +71,7 @@ def _address(part: torch.Tensor | None) -> int:
 
 
 class Entry(Protocol):
-    """What a table has under a number."""
+    """An entry of a table, under the number of an adapter."""
 
     def words(self) -> list[int]:
         """Addresses and sizes, `NUM_WORDS` of them. All zero: nothing."""
@@ -82,7 +82,7 @@ Weights = TypeVar("Weights", bound=Entry)
 
 
 class Table(Generic[Weights]):
-    """What the adapters on a device do in one place, by their number."""
+    """The changes that the adapters on a device make in one place, by the number of the adapter."""
 
     def __init__(self, num_adapters: int, device: torch.device) -> None:
         self.entries: list[Weights | None] = [None] * num_adapters
@@ -90,7 +90,7 @@ class Table(Generic[Weights]):
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the table."""
         return self.words.device
 
     def place(self, number: int, weights: Weights | None) -> None:

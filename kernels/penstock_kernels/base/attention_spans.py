@@ -18,7 +18,7 @@ MAX_TREE_LEN = 32
 
 # The most numbers of a latent for which the kernels of a GPU have tiles.
 MAX_KERNEL_RANK = 512
-# The same of a key of an index.
+# The most numbers of an index key for which the kernels of a GPU have tiles.
 MAX_KERNEL_INDEX_DIM = 256
 
 
@@ -56,7 +56,7 @@ class Scoring(NamedTuple):
 
     @property
     def reach(self) -> Reach:
-        """Which positions queries see."""
+        """The positions that queries see."""
         return Reach(self.window, self.chunk)
 
 
@@ -144,7 +144,7 @@ class DecodeSpans:
         return self.max_context_len
 
     def on_host(self) -> AttentionSpans:
-        """The same spans with their lengths on the host, which waits for the device."""
+        """These spans with their lengths on the host, which waits for the device."""
         starts = self.query_starts.tolist()
         return AttentionSpans(
             tuple(end - start for start, end in pairwise(starts)),
@@ -182,7 +182,7 @@ class AttentionArguments:
         return self.query.shape[1] // self.num_kv_heads
 
     def among(self, rows: torch.Tensor, spans: AttentionSpans) -> "AttentionArguments":
-        """The same for some spans, which have these rows of the queries."""
+        """The arguments for some spans only; `rows`: their queries."""
         return replace(self, query=self.query[rows], spans=spans)
 
 
@@ -203,11 +203,11 @@ class LatentArguments:
         return self.query.device
 
     def among(self, rows: torch.Tensor, spans: AttentionSpans) -> "LatentArguments":
-        """The same for some spans, which have these rows of the queries."""
+        """The arguments for some spans only; `rows`: their queries."""
         return replace(self, query=self.query[rows], spans=spans)
 
 
 # Computes attention of one layer: [num_tokens, num_heads, head_dim], contiguous.
 Attend = Callable[[AttentionArguments], torch.Tensor]
-# The same over latents: [num_tokens, num_heads, value_dim].
+# Computes attention over latents of one layer: [num_tokens, num_heads, value_dim].
 AttendLatents = Callable[[LatentArguments], torch.Tensor]

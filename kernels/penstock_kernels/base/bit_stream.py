@@ -6,12 +6,12 @@ bits that are filled from their low end, in memory as a processor of today has t
 
 import torch
 
-# So many values are packed at a time: each takes 8 bytes then.
+# The most values that are packed at a time: each takes 8 bytes then.
 _MAX_NUMBERS = 1 << 22
 
 
 def stream_bytes(count: int, bits: int) -> int:
-    """How many bytes a row of `count` values takes."""
+    """The number of bytes that a row of `count` values takes."""
     return -(-count * bits // 8)
 
 
@@ -29,7 +29,7 @@ def unpack(stream: torch.Tensor, bits: int, first: int, count: int) -> torch.Ten
 
 
 def _unpack_whole(stream: torch.Tensor, bits: int, first: int, count: int) -> torch.Tensor:
-    """Where a byte holds whole values."""
+    """`unpack` for values of which a whole number fills a byte."""
     each = 8 // bits
     part = stream[:, first // each : -(-(first + count) // each)]
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=stream.device)

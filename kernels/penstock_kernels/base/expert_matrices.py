@@ -10,11 +10,11 @@ Made = TypeVar("Made")
 class ExpertMatrices(tuple[Parts, ...], Generic[Parts]):
     """For every expert its parts, or its only matrix, in order."""
 
-    # Of instances: a tuple has no slots of its own.
+    # In the `__dict__` of an instance: a tuple has no slots of its own.
     _made: dict[Hashable, Any]
 
     def shared(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What was made for this key: a table of where the matrices are is the same in every step."""
+        """The result of `make`, called once per key: a table of where the matrices are is the same in every step."""
         made = self.__dict__.setdefault("_made", {})
         if key not in made:
             made[key] = make()

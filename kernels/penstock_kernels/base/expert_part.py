@@ -1,4 +1,4 @@
-"""Which experts of a layer a call has the matrices of, where others are on other ranks."""
+"""The experts of a layer whose matrices a call has, where other ranks have the others."""
 
 from typing import NamedTuple
 

@@ -6,7 +6,7 @@ import torch
 
 
 class NormOfHeads(NamedTuple):
-    """As the arguments of `rms_norm`, with a row of weights for each head."""
+    """Arguments of `rms_norm`, with a row of weights for each head."""
 
     weight: torch.Tensor
     eps: float = 1e-6

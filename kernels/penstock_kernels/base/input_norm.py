@@ -6,7 +6,7 @@ import torch
 
 
 class InputNorm(NamedTuple):
-    """As the arguments of `rms_norm`: the input of the product is added to `residual` in place, the sum is normed."""
+    """Arguments of `rms_norm`: the input of the product is added to `residual` in place, and the sum is normed."""
 
     weight: torch.Tensor
     eps: float

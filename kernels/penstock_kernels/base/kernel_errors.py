@@ -2,7 +2,7 @@
 
 import sys
 
-# What Triton raises for one kernel, by module. Not the interpreter's errors: those are about values.
+# The errors that Triton raises for one kernel, by module. Not the interpreter's errors: those are about values.
 _ERRORS = {
     "triton.compiler.errors": ("CompilationError",),
     "triton.runtime.errors": ("OutOfResources", "PTXASError"),

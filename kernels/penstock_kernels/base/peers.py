@@ -44,17 +44,17 @@ class Peers:
 
     @staticmethod
     def page_bytes(size: int, max_rows: int, row_bytes: int) -> int:
-        """What a rank of a group of so many needs."""
+        """The bytes that each rank of a group of `size` needs."""
         return _first_row(size, max_rows) + 2 * max_rows * _aligned(row_bytes)
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.pages)
 
     @property
     def first_row(self) -> int:
-        """Where the places for rows begin, in bytes."""
+        """The byte of a page at which the places for rows begin."""
         return _first_row(self.size, self.max_rows)
 
     def fits(self, x: torch.Tensor) -> bool:

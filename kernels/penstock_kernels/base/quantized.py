@@ -16,7 +16,7 @@ from penstock_kernels.base.bit_stream import columns_of
 
 # Inputs that are rounded to whole numbers with one scale.
 INPUT_BLOCK = 32
-# The same on a GPU, where they may become floats of 8 bits, too; fewer where a group has fewer.
+# Inputs that a GPU rounds with one scale, to whole numbers or to floats of 8 bits; fewer where a group has fewer.
 GPU_INPUT_BLOCK = 128
 # The largest of those numbers, by their bits. Those of 16 bits have two digits, see native/src/rounded.c.
 LARGEST_INPUT = {8: 127, 16: 127 * 254 + 126}
@@ -26,13 +26,13 @@ LARGEST_FLOAT8 = 448
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tensors:
-    """What all families have in common: tensors on one device, codes first."""
+    """Properties that all families share: tensors on one device, codes first."""
 
     codes: torch.Tensor
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of all its tensors."""
         return self.codes.device
 
     @property
@@ -43,7 +43,7 @@ class _Tensors:
 
     @property
     def nbytes(self) -> int:
-        """What it takes of memory, or of the file that it lies in."""
+        """Bytes of its tensors, in memory or in the file that they lie in."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     @property
@@ -73,7 +73,7 @@ class IntGroups(_Tensors):
 
     # float16, bfloat16 or float32 [out_features, groups].
     scales: torch.Tensor
-    # Of the type of the codes, [out_features, groups].
+    # [out_features, groups], of the type of the codes; None: `usual_zero`.
     zeros: torch.Tensor | None
     in_features: int
     # 2, 3, 4, 5, 6, 7 or 8.
@@ -84,7 +84,7 @@ class IntGroups(_Tensors):
     first: int = 0
     # int32 [in_features], in any order, or None where groups are neighbouring columns. Then `first` is 0.
     group_of_column: torch.Tensor | None = None
-    # As `scales`, or None for 0.
+    # [out_features, groups], of the type of `scales`; None: 0.
     offsets: torch.Tensor | None = None
     # Rows that are multiplied by it are rounded to whole numbers of so many bits first, 8 or 16, see `input_blocks`:
     # only where it `takes_rounded`. 0: they are not.
@@ -109,7 +109,7 @@ class IntGroups(_Tensors):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What parts of a fused matrix must have in common to be one product."""
+        """The properties that parts of a fused matrix must have in common to be one product."""
         layout = self.bits, self.is_signed, self.group_size, self.first, self.group_of_column is None
         parts = self.zeros is None, self.offsets is None
         return IntGroups, *layout, *parts, self.scales.dtype, self.input_bits, self.input_block
@@ -150,7 +150,7 @@ class IntGroups(_Tensors):
         )
 
     def reordered(self, arrange: Callable[[torch.Tensor], torch.Tensor]) -> "IntGroups":
-        """With rows in another order, in which `arrange` puts the rows of any tensor."""
+        """This matrix with its rows in another order, in which `arrange` puts the rows of any tensor."""
         zeros = None if self.zeros is None else arrange(self.zeros.contiguous())
         offsets = None if self.offsets is None else arrange(self.offsets.contiguous())
         codes, scales = arrange(self.codes.contiguous()), arrange(self.scales.contiguous())
@@ -175,7 +175,7 @@ class Float8Grid(_Tensors):
     first_column: int = 0
     # Rows that are multiplied by it become floats of so many bits first, 8; 0: they do not.
     input_bits: int = 0
-    # Of them, those that have one scale.
+    # The number of these that have one scale.
     input_block: int = GPU_INPUT_BLOCK
 
     @property
@@ -200,7 +200,7 @@ class Float8Grid(_Tensors):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What parts of a fused matrix must have in common to be one product."""
+        """The properties that parts of a fused matrix must have in common to be one product."""
         return Float8Grid, self.block_columns, self.first_column, self.input_bits, self.input_block
 
     def rows(self, index: slice) -> "Float8Grid":
@@ -223,12 +223,12 @@ class Float8Grid(_Tensors):
         return replace(self, codes=codes, scales=scales, first_column=begin % self.block_columns)
 
     def by_row(self) -> "Float8Grid":
-        """The same with scales for every row."""
+        """This matrix with scales for every row."""
         rows = (self.first_row + torch.arange(self.out_features, device=self.device)) // self.block_rows
         return replace(self, scales=self.scales[rows], block_rows=1, first_row=0)
 
     def reordered(self, arrange: Callable[[torch.Tensor], torch.Tensor]) -> "Float8Grid":
-        """With rows in another order, in which `arrange` puts the rows of any tensor."""
+        """This matrix with its rows in another order, in which `arrange` puts the rows of any tensor."""
         by_row = self.by_row()
         # Rows of bytes: few ops of PyTorch take floats of 8 bits.
         codes = arrange(self.codes.view(torch.uint8).contiguous()).view(self.codes.dtype)
@@ -278,7 +278,8 @@ class TableBlocks(_Tensors):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What parts of a fused matrix must have in common to be one product. Tables and tensor scales may differ."""
+        """The properties that parts of a fused matrix must have in common to be one product. Tables and
+        tensor scales may differ."""
         return TableBlocks, self.block_size, self.first, self.low_first, self.scales.dtype
 
     def rows(self, index: slice) -> "TableBlocks":
@@ -302,8 +303,8 @@ class TableBlocks(_Tensors):
         )
 
     def reordered(self, arrange: Callable[[torch.Tensor], torch.Tensor]) -> "TableBlocks":
-        """With rows in another order, in which `arrange` puts the rows of any tensor."""
-        # As integers: few ops of PyTorch take floats of 8 bits.
+        """This matrix with its rows in another order, in which `arrange` puts the rows of any tensor."""
+        # Arranged as integers: few ops of PyTorch take floats of 8 bits.
         integers = torch.uint8 if self.scales.dtype.itemsize == 1 else torch.int32
         scales = arrange(self.scales.contiguous().view(integers)).view(self.scales.dtype)
         return replace(self, codes=arrange(self.codes.contiguous()), scales=scales)
@@ -317,7 +318,7 @@ Rounding = IntGroups | Float8Grid
 
 
 def moved(matrix: Quantized, device: torch.device) -> Quantized:
-    """The same on another device; what is there already is not copied."""
+    """This matrix on another device; tensors that are there already are not copied."""
     return replace(matrix, **{name: tensor.to(device) for name, tensor in matrix.tensors.items()})  # type: ignore[arg-type]
 
 
@@ -341,8 +342,8 @@ def input_blocks(matrix: Rounding) -> torch.Tensor:
 
 
 def rounding_on_gpu(matrix: Quantized) -> Quantized:
-    """The same; where its codes have 8 bits and no zeros, rows become such numbers, too, and matrix units multiply both
-    as they are."""
+    """This matrix for a GPU. Where its codes have 8 bits and no zeros, rows are rounded to such numbers, too, and
+    matrix units multiply both as they are."""
     block = gpu_input_block(matrix)
     if block == 0 or isinstance(matrix, TableBlocks):
         return matrix

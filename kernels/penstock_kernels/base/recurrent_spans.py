@@ -45,7 +45,7 @@ class Chunks(NamedTuple):
 
 
 class LongSpans(NamedTuple):
-    """The same spans in the same order, for kernels that find the tokens of a chunk by themselves.
+    """The longer spans, the longest first, for kernels that find the tokens of a chunk by themselves.
 
     `bounds`: [num_spans, 4] int64: the number of the span, its first token, its end, and the number of its first chunk.
     Chunks are numbered through all of these spans.
@@ -60,7 +60,7 @@ class Tail(NamedTuple):
 
     remembered: torch.Tensor  # [num_spans, length]
     tokens: torch.Tensor  # [num_tokens]
-    # What its state remembers after the step.
+    # The rows that its state remembers after the step.
     last: torch.Tensor  # [num_spans, length]
     num_rows: int
 
@@ -135,7 +135,7 @@ class RecurrentSpans:
         return Singles(rows, self.slots[chosen], self.is_first[chosen])
 
     def _longest_first(self) -> list[int]:
-        """The spans of several tokens."""
+        """The numbers of the spans of several tokens."""
         members = [span for span, length in enumerate(self.query_lens) if length > 1]
         return sorted(members, key=lambda span: -self.query_lens[span])
 

@@ -13,7 +13,7 @@ class Routes(NamedTuple):
 
 
 class Decodes(NamedTuple):
-    """What a decode step needs. Spans are rows, or joined rows; behind the last of these are some without rows."""
+    """The inputs of a decode step. Spans are rows, or joined rows; behind the last of these are some without rows."""
 
     token_ids: torch.Tensor  # [num_rows] int64
     cache_positions: torch.Tensor  # [num_rows] int64, `block * block_size + offset`
@@ -24,7 +24,7 @@ class Decodes(NamedTuple):
 
 
 class FoundSpans(NamedTuple):
-    """What a step of spans needs. Rows behind the last span are those of the spare slot."""
+    """The inputs of a step of spans. Rows behind the last span are those of the spare slot."""
 
     token_ids: torch.Tensor  # [num_tokens] int64
     positions: torch.Tensor  # [num_tokens] int64

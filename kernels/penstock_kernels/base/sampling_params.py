@@ -6,7 +6,7 @@ import torch
 
 
 class DrawParams(NamedTuple):
-    """How rows are drawn, each [num_rows] and contiguous. A parameter can be off for one row and on for another."""
+    """Parameters of drawing, each [num_rows] and contiguous. A parameter can be off for one row and on for another."""
 
     temperature: torch.Tensor  # float32; 0: the most likely token
     top_k: torch.Tensor  # int32; 0: off
@@ -18,7 +18,7 @@ class DrawParams(NamedTuple):
 
 
 class PenaltyParams(NamedTuple):
-    """How rows are penalised, each [num_rows] and contiguous. tokens: [num_slots, max_len] int32."""
+    """Penalties of rows, each [num_rows] and contiguous. tokens: [num_slots, max_len] int32."""
 
     tokens: torch.Tensor
     slots: torch.Tensor  # int64, the rows of `tokens`

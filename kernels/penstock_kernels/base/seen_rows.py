@@ -1,4 +1,4 @@
-"""What each query of a step sees, query by query: for ops that look at every one by itself."""
+"""The positions that each query of a step sees, query by query: for ops that treat every query by itself."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ from penstock_kernels.base.upload import upload
 
 
 class SeenRows(NamedTuple):
-    """Of each query the number of its span, and how many positions it sees: [num_tokens] int32 each. A row behind the
+    """For each query, the number of its span, and how many positions it sees: [num_tokens] int32 each. A row behind the
     last span, or of a span without a context, sees none."""
 
     spans: torch.Tensor
     lens: torch.Tensor
 
     def part(self, rows: slice) -> "SeenRows":
-        """The same for some rows."""
+        """The numbers of some rows only."""
         return SeenRows(self.spans[rows], self.lens[rows])
 
 
 def seen_rows(spans: AttentionSpans | DecodeSpans, num_tokens: int) -> SeenRows:
-    """The same for all layers of a step."""
+    """The `SeenRows` of a step, made once for all its layers."""
     return spans.shared("seen rows", lambda: _seen_rows(spans, num_tokens))
 
 

@@ -1,4 +1,4 @@
-"""What the host knows of a slot, as a row of numbers: the layout that `native.stage` reads (src/stage.c)."""
+"""The numbers that the host keeps of a slot: the layout of a row that `native.stage` reads (src/stage.c)."""
 
 from enum import IntEnum
 
@@ -20,9 +20,9 @@ class SlotColumn(IntEnum):
 
 
 class SlotKind(IntEnum):
-    """What a decode of a slot is."""
+    """Kinds of decodes of a slot."""
 
-    # Nothing that arrays can describe.
+    # A decode that arrays cannot describe.
     OTHER = 0
     # Its row is sampled apart.
     APART = 1

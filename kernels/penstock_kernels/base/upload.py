@@ -4,7 +4,7 @@ import torch
 
 
 def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The same numbers on the device. Work that is launched later finds them there."""
+    """The numbers on the device. Work that is launched later finds them there."""
     if device.type != "cuda":
         return numbers
     return numbers.pin_memory().to(device, non_blocking=True)

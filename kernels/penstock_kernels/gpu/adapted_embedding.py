@@ -1,4 +1,4 @@
-"""What adapters do to embeddings: a program for a part of each token's row, which returns where nothing is done.
+"""Changes of embeddings by adapters: a program for a part of each token's row, which returns where nothing is done.
 
 Which adapter a token has, and where its rows are, are data on the device, as in `adapters`.
 """

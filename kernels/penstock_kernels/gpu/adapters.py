@@ -125,7 +125,7 @@ def _expand_kernel(
     mask = columns < NUM_COLUMNS
     first = tl.load(first_ptr + columns, mask=mask, other=-1)
     mask &= first >= 0
-    # What these columns take together: of one projection, most often.
+    # The range of ranks that these columns take together: most often those of one projection.
     begin = tl.min(tl.where(mask, first, 2**30), axis=0)
     end = tl.minimum(tl.max(tl.where(mask, first, 0), axis=0) + width, rank)
     shrunk_ptrs = shrunk_ptr + rows[:, None] * stride_row

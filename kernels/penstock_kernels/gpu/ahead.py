@@ -28,7 +28,7 @@ class Compiled:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, *, cache_hit: bool, **_: Any) -> None:
-        """What Triton calls for every variant, on any thread."""
+        """Triton calls it for every variant, on any thread."""
         with self._lock:
             self.num_found += cache_hit
             self.num_new += not cache_hit

@@ -12,8 +12,9 @@ _BLOCK = 256
 
 @triton.jit
 def _sine_and_cosine(angles):
-    """Of any angle, to two units in the last place. The library's take memory of the thread, for angles above 100,000:
-    here quarters of a turn are counted in float64, and polynomials have the rest (those of Cephes, by S. Moshier)."""
+    """Sine and cosine of any angle, to two units in the last place. Those of the library take memory of the thread for
+    angles above 100,000: here quarters of a turn are counted in float64, and polynomials compute the rest (those of
+    Cephes, by S. Moshier)."""
     quarters = angles.to(tl.float64) * 0.6366197723675814
     nearest = tl.floor(quarters + 0.5)
     x = ((quarters - nearest) * 1.5707963267948966).to(tl.float32)

@@ -23,7 +23,7 @@ def _attend(
     scale, RANK: tl.constexpr, ROPE_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_ROPE: tl.constexpr,
 ):  # fmt: skip
-    """What the rows find at these positions."""
+    """Attention of the rows to these positions."""
     WIDTH: tl.constexpr = RANK + ROPE_DIM
     accumulated = tl.zeros([BLOCK_ROWS, BLOCK_RANK], tl.float32)
     largest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
@@ -65,7 +65,7 @@ def _latent_attention_kernel(
         return
     query_start = tl.load(query_start_ptr + span)
     query_len = tl.load(query_start_ptr + span + 1) - query_start
-    # Said to be a multiple, as the compiler cannot know it of a prompt, and spills.
+    # The compiler must be told that it is a multiple: it cannot know that of a prompt, and then spills.
     first_row = tl.multiple_of(
         tl.load(work_ptr + 1) if IS_PROMPT else program % num_row_tiles * BLOCK_ROWS, BLOCK_ROWS
     )

@@ -37,7 +37,7 @@ def attention_parts_bytes(
     max_context_len: int,
     unbatched: bool,
 ) -> int:
-    """As the public function says."""
+    """See the public function."""
     resident = resident_items(processor(device), num_kv_heads)
     part_tokens = most_part_tokens(num_spans, num_tokens, max_context_len, resident, unbatched)
     return parts_bytes(part_tokens, num_heads, head_dim)

@@ -1,4 +1,4 @@
-"""What the attention kernels are given of one layer's tensors, in the order in which both take it."""
+"""The arguments of the attention kernels for one layer, in the order in which both kernels take them."""
 
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class AttentionCall(NamedTuple):
 
     @property
     def slopes(self) -> torch.Tensor:
-        """The same of slopes."""
+        """The slopes; where there are none, any tensor, which is not read."""
         return self.query if self.scoring.slopes is None else self.scoring.slopes
 
     def arguments(self) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ class AttentionCall(NamedTuple):
         )
 
     def constants(self, tile: Tile) -> dict[str, Any]:
-        """What shapes the kernels, and how they are launched."""
+        """The constants that the kernels are compiled for, and how they are launched."""
         scoring = self.scoring
         return {
             "GROUP": self.group,

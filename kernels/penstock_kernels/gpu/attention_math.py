@@ -1,4 +1,4 @@
-"""What decode and prefill attention share: the addresses of cached keys, the scores, and the running softmax.
+"""Code that decode and prefill attention share: the addresses of cached keys, the scores, and the running softmax.
 
 Scores are kept in units of log2, so that the exponential is the hardware's own. Rows of a tile are the queries of one
 key head: row r is head r % GROUP of query token r // GROUP.
@@ -40,7 +40,7 @@ def load_queries(query_ptr, query_start, query_len, tokens, heads, columns, stri
 
 @triton.jit
 def load_slopes(slope_ptr, heads, is_row, HAS_SLOPES: tl.constexpr):
-    """What each row's scores lose for a position between its query and its key, in units of log2."""
+    """How much each row's scores lose per position between its query and its key, in units of log2."""
     slopes = 0.0
     if HAS_SLOPES:
         slopes = tl.load(slope_ptr + heads, mask=is_row, other=0.0) * LOG2_E

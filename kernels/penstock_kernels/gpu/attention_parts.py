@@ -91,7 +91,7 @@ def empty_parts(query: torch.Tensor, num_part_tokens: int) -> Parts:
 
 
 def _most_parts(call: AttentionCall, limits: WorkLimits) -> int:
-    """The most that a span may have in any step, so that long contexts make no variant of their own."""
+    """The most parts that a span may have in any step, so that long contexts make no variant of their own."""
     if not limits.fixed_tiles:
         return limits.resident
     spans = call.given.spans

@@ -46,7 +46,7 @@ class StepWork(NamedTuple):
 
 
 def step_work(spans: AttentionSpans | DecodeSpans, num_tokens: int, cut: Cut) -> StepWork:
-    """What all layers of this reach do. `num_tokens`: of all spans, and rows behind them."""
+    """The work of a step for all layers of this reach. `num_tokens`: of all spans, and rows behind them."""
     if isinstance(spans, DecodeSpans):
         key = ("tiles", cut.group, cut.rows)
         tiles = spans.shared(key, lambda: _graph_tiles(spans, num_tokens, cut))
@@ -63,14 +63,14 @@ def step_work(spans: AttentionSpans | DecodeSpans, num_tokens: int, cut: Cut) ->
 
 
 def _graph_tiles(spans: DecodeSpans, num_tokens: int, cut: Cut) -> torch.Tensor:
-    """Tiles of the prompts that there may be."""
+    """The tiles of all prompts that there may be."""
     if not spans.num_prompts:
         return spans.query_starts.new_empty(0, 2)
     return prefill_map(spans, num_tokens, cut.group, cut.rows)
 
 
 def lay_out(spans: AttentionSpans, group: int, rows: int) -> Layout:
-    """All of it goes to the device in one copy."""
+    """The layout of a step. All of it goes to the device in one copy."""
     starts = spans.query_starts
     prefills = [span for span, query_len in enumerate(spans.query_lens) if query_len > MAX_DECODE_LEN]
     tiles = prefill_tiles(
@@ -136,5 +136,5 @@ def graph_decodes(spans: DecodeSpans, num_tokens: int, reach: Reach, resident: i
 
 
 def _fixed_tiles(spans: AttentionSpans | DecodeSpans) -> int:
-    """Equal for all steps over block tables of this width, in a graph and out of one."""
+    """Tiles of an item: equal for all steps over block tables of this width, in a graph and out of one."""
     return fixed_tiles(spans.block_tables.shape[1] * spans.block_size)

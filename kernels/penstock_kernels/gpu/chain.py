@@ -22,14 +22,14 @@ MEASURED_FASTER: frozenset[str] = frozenset()
 
 @triton.jit
 def begin(CHAINED: tl.constexpr):
-    """What a kernel of the chain does first."""
+    """Every kernel of the chain calls it first."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
 
 
 def chained(device: torch.device) -> dict[str, bool]:
-    """What a launch of a kernel of the chain is given more."""
+    """The additional arguments for launches of kernels of the chain."""
     if processor(device).name not in MEASURED_FASTER:
         return {"CHAINED": False}
     return {"CHAINED": True, "launch_pdl": True}

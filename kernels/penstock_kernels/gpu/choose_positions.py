@@ -34,7 +34,7 @@ def _index_kernel(
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     seen = tl.load(len_ptr + row)
-    # Where all is chosen, no score is read.
+    # A query that sees no more than it chooses needs no scores.
     if seen <= top_k:
         return
     table_ptr += tl.load(span_ptr + row).to(tl.int64) * stride_table

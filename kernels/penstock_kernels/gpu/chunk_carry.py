@@ -27,7 +27,7 @@ _STAGES, _STAGES_OF_FEW = 3, 1
 
 
 class ChunkWork(NamedTuple):
-    """What the tokens of every chunk are to each other, for one head after the other.
+    """How the tokens of each chunk act on each other, for each head.
 
     `squares`: [num_chunks, num_heads, 2 or 4, CHUNK, CHUNK] bfloat16: both halves of the scores, then of the system.
     `factors`: [num_chunks, num_heads, 4, CHUNK] float32, of tokens: what is left for the query, and of this key at the
@@ -39,7 +39,7 @@ class ChunkWork(NamedTuple):
 
 
 def chunk_work(spans: LongSpans, num_heads: int, corrects: bool, device: torch.device) -> ChunkWork:
-    """Memory for it."""
+    """Memory for a `ChunkWork`."""
     shape = spans.num_chunks, num_heads
     squares = torch.empty(*shape, 4 if corrects else 2, CHUNK, CHUNK, dtype=torch.bfloat16, device=device)
     return ChunkWork(squares, torch.empty(*shape, 4, CHUNK, dtype=torch.float32, device=device))
@@ -47,7 +47,7 @@ def chunk_work(spans: LongSpans, num_heads: int, corrects: bool, device: torch.d
 
 @triton.jit
 def store_square(square_ptr, square, CHUNK: tl.constexpr):
-    """Both halves of [CHUNK, CHUNK], one behind the other."""
+    """Stores both halves of `square` [CHUNK, CHUNK], one behind the other."""
     places = tl.arange(0, CHUNK)
     numbers = square_ptr + places[:, None] * CHUNK + places[None, :]
     high, low = halves(square)
@@ -147,6 +147,6 @@ def carry(
 
 
 def padded_keys(key_dim: int) -> int:
-    """The units take 16 numbers at least."""
+    """Numbers of a key in a tile: matrix units take 16 at least."""
     padded: int = max(16, triton.next_power_of_2(key_dim))
     return padded

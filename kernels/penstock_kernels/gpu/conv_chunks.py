@@ -33,7 +33,7 @@ def _replace_state(
     x_ptr, states, begin, end, stride_x, is_known, columns,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """By the last inputs of a span, before which are those of its state."""
+    """Replaces a state by the last inputs of its span; where the span is short, some of the state's own stay."""
     places = tl.arange(0, BLOCK_WIDTH)[:, None]
     mask, after = (places < WIDTH - 1) & (columns < CHANNELS), places + (end - begin)
     is_old = after < WIDTH - 1
@@ -88,7 +88,7 @@ def causal_conv_in_chunks(
     out: torch.Tensor,
 ) -> None:
     """Fills the rows of `out` that are of spans of several tokens, behind which no states are kept."""
-    # As many tokens as chunks of other ops have: layers share the bounds.
+    # Chunks have as many tokens as those of other ops: layers share the bounds.
     found = spans.long_spans(CHUNK)
     if found is None:
         return

@@ -24,7 +24,7 @@ from penstock_kernels.gpu.unit_triangle import inverse_of
 
 @triton.jit
 def _inverse_lengths(x):
-    """Of rows, as they are normalised to length 1."""
+    """1 / the length of each row, by which it is normalised to length 1."""
     x = x.to(tl.float32)
     return tl.rsqrt(tl.sum(x * x, axis=1) + 1e-6)
 
@@ -36,7 +36,8 @@ def _pair_kernel(
     NUM_HEADS: tl.constexpr, COPIES: tl.constexpr, KEY_DIM: tl.constexpr, BLOCK_KEY: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """What the tokens of a chunk are to each other, for one head: a program has the system, another the scores."""
+    """Computes how the tokens of a chunk act on each other, for one head: one program computes the system,
+    another the scores."""
     chunk, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     begin, end = chunk_at(bound_ptr, chunk, num_spans, CHUNK)
     places = tl.arange(0, CHUNK)
@@ -56,7 +57,7 @@ def _pair_kernel(
     square_ptr += (chunk * NUM_HEADS + head) * 4 * CHUNK * CHUNK
     factor_ptr += (chunk * NUM_HEADS + head) * 4 * CHUNK + places
     if tl.program_id(2) == 0:
-        # Of the last tokens much is left: a difference of large sums would not have its last digits.
+        # Much is left of the last tokens: as a difference of large sums, it would lose its last digits.
         behind = tl.cumsum(left, axis=0, reverse=True) - left
         tl.store(factor_ptr + CHUNK, of_key * tl.exp(behind))
         tl.store(factor_ptr + 2 * CHUNK, tl.exp(tl.sum(left, axis=0)) + tl.zeros_like(total))

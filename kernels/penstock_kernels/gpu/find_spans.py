@@ -1,4 +1,4 @@
-"""What a step reads from the rows of its slots, in one launch: otherwise a dozen small ops, each a kernel.
+"""Reads the inputs of a step from the rows of its slots in one launch; otherwise they are a dozen small kernels.
 
 Some programs do tokens, the others a span each, whose block table they copy as far as its context goes.
 """

@@ -24,7 +24,7 @@ def _gated_norm_kernel(
     if GATE_FIRST:
         x *= opened
     x *= tl.rsqrt(tl.sum(x * x, axis=0) / SIZE + eps)
-    # What is normed is rounded before the weight.
+    # The normed numbers are rounded before they are multiplied by the weight.
     x = x.to(x_ptr.dtype.element_ty).to(tl.float32)
     x *= tl.load(weight_ptr + group * stride_weight + columns, mask=mask, other=0.0)
     if not GATE_FIRST:

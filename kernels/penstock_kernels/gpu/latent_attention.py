@@ -38,7 +38,7 @@ def latent_attention(arguments: LatentArguments) -> torch.Tensor:
 
 
 def _in_parts(arguments: LatentArguments, spans: DecodeSpans) -> torch.Tensor:
-    """Of many queries some at a time, if each is a span of its own: those of prompts for which an index chooses."""
+    """Attends for some queries at a time, if each is a span of its own: those of prompts for which an index chooses."""
     if spans.max_query_len > 1 or len(spans.context_lens) != len(arguments.query):
         return _absorbed(arguments)
     parts = []
@@ -91,7 +91,7 @@ def latent_parts_bytes(
     num_tokens: int,
     max_context_len: int,
 ) -> int:
-    """As the public function says."""
+    """See the public function."""
     chip = processor(device)
     tile = latent_tile(num_heads, dtype.itemsize, chip.shared_bytes)
     resident = resident_latent_items(chip, tile, num_heads)

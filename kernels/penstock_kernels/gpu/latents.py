@@ -28,7 +28,7 @@ def _latents_kernel(
     NUM_HEADS: tl.constexpr, NOPE_DIM: tl.constexpr, RANK: tl.constexpr, ROPE_DIM: tl.constexpr,
     BLOCK_RANK: tl.constexpr, BLOCK_HALF: tl.constexpr, ROTATES: tl.constexpr,
 ):  # fmt: skip
-    """One head of a token, or behind the heads its latent."""
+    """A program does one head of a token, or, behind the heads, its latent."""
     HALF: tl.constexpr = ROPE_DIM // 2
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     if ROTATES:

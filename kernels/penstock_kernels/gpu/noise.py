@@ -22,7 +22,7 @@ def mix(x):
 
 @triton.jit
 def noise_key(seed, position):
-    """What the noise of a row is a function of, beside the token id."""
+    """The key of a row's noise, which depends on nothing but the key and the token id."""
     return mix(mix(seed) + position * GOLDEN)
 
 

@@ -45,7 +45,7 @@ def _norm_kernel(
         residual_starts = outer * stride_residual_outer + inside * stride_residual_inner
         residual_ptrs = residual_ptr + residual_starts[:, None] + columns[None, :]
         x += tl.load(residual_ptrs, mask=mask, other=0.0).to(tl.float32)
-        # What is normalised is what later layers will read back: the rounded sum.
+        # The rounded sum is normalised: later layers read it back.
         rounded = x.to(residual_ptr.dtype.element_ty)
         tl.store(residual_ptrs, rounded, mask=mask)
         x = rounded.to(tl.float32)
@@ -126,7 +126,7 @@ def _norm(
 
 
 def num_warps_of_row(block_dim: int) -> int:
-    """16 numbers a thread: two loads of 16 bytes in 16-bit types. Unmeasured."""
+    """Warps for 16 numbers a thread: two loads of 16 bytes in 16-bit types. Unmeasured."""
     return min(max(block_dim // 512, 4), 16)
 
 

@@ -64,7 +64,7 @@ def _phases(first_position, last_position, reach, BLOCK_KEYS: tl.constexpr, HAS_
     end_tile = last_position // BLOCK_KEYS + 1
     diagonal_tile = (first_position + 1) // BLOCK_KEYS
     if HAS_WINDOW or HAS_CHUNK:
-        # What the first query of the tile sees first, and the last one.
+        # The first position that the first query of the tile sees, and the first that the last one sees.
         if HAS_CHUNK:
             first_seen, last_seen = first_position // reach * reach, last_position // reach * reach
         else:
@@ -132,7 +132,7 @@ def _prefill_attention_kernel(
 
 
 def tile_for(given: AttentionArguments) -> Tile:
-    """How these queries and keys are cut."""
+    """The tile for these queries and keys."""
     query = given.query
     is_crowded = given.scoring.slopes is not None and given.key_cache.dtype != query.dtype
     shared_bytes = processor(query.device).shared_bytes

@@ -30,12 +30,12 @@ from penstock_kernels.gpu.rounded_rows import Rows, rows_for
 from penstock_kernels.gpu.routing import ExpertTiles, expert_tiles
 from penstock_kernels.gpu.tiles import SplitTile, processor, quantized_tile
 
-# What a load of 16 bytes needs.
+# The alignment that a load of 16 bytes needs.
 _WIDE = 16
 
 
 class _Stack(NamedTuple):
-    """The same part of every expert. They all lie as the first one does.
+    """One part of every expert. All lie as that of the first one does.
 
     `words`: [num_experts, 6] int64, the addresses of `Tensors`; those of codes are multiples of `alignment` bytes.
     """
@@ -49,7 +49,7 @@ class _Stack(NamedTuple):
 
 @triton.jit
 def _address(words_ptr, expert, which: tl.constexpr, like_ptr):
-    """Where one of its tensors is; `like_ptr` has the type."""
+    """The pointer to a tensor of an expert's matrix; `like_ptr` has its type."""
     return tl.load(words_ptr + expert * 6 + which).to(tl.pointer_type(like_ptr.dtype.element_ty))
 
 
@@ -144,7 +144,7 @@ def _expert_linear(
     num_columns = sum(stack.first.out_features for stack in stacks)
     out = torch.empty((tiles.order.shape[0], num_columns), dtype=x.dtype, device=x.device)
     begin = 0
-    # By what is asked of them, which most parts agree on.
+    # Rows by what a part asks of them, which most parts agree on.
     rows: dict[object, Rows] = {}
     for stack in stacks:
         end = begin + stack.first.out_features
@@ -200,7 +200,7 @@ def _launch(
 
 
 def _stacks(matrices: tuple[Any, ...]) -> tuple[_Stack, ...] | None:
-    """Of each part; made once where the same experts come again. None: the kernel cannot read them."""
+    """The stack of each part; made once where the same experts come again. None: the kernel cannot read them."""
     if isinstance(matrices, ExpertMatrices):
         return matrices.shared("stacks", lambda: _make_stacks(matrices))
     return _make_stacks(matrices)
@@ -228,5 +228,5 @@ def _stack(same: tuple[Matrix, ...]) -> _Stack | None:
 
 
 def _layout(matrix: Quantized, tensors: Tensors) -> tuple[Any, ...]:
-    """What must be the same for all experts of a launch."""
+    """The properties that must be the same for all experts of a launch."""
     return type(matrix), tuple(tensor.dtype for tensor in tensors), constants(matrix)

@@ -191,7 +191,7 @@ def table_of(table_ptr, KIND: tl.constexpr, BLOCK_COLUMNS: tl.constexpr):
     return table
 
 
-# Of a row with one scale: it begins with its group, which is as long as any tile.
+# The group of a row with one scale: it begins with the row, and is as long as any tile.
 _ONE_GROUP = Groups(1 << 30, 0)
 
 
@@ -200,7 +200,8 @@ _KINDS_OF_SCALES = {torch.float8_e4m3fn: "float8", torch.float8_e8m0fnu: "power"
 
 
 class Tensors(NamedTuple):
-    """What a matrix is made of, as kernels take it on any device. What it lacks is another of them, and is not read."""
+    """The tensors of a matrix, as kernels take them on any device. Where one is missing, another takes its place, and
+    is not read."""
 
     codes: torch.Tensor
     scales: torch.Tensor
@@ -229,7 +230,7 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def constants(matrix: Quantized) -> dict[str, Any]:
-    """How it lies, and what its codes mean."""
+    """The constants of kernels for this matrix: how it lies, and what its codes mean."""
     tensors, groups = tensors_of(matrix), groups_of(matrix)
     is_integer, is_table = isinstance(matrix, IntGroups), isinstance(matrix, TableBlocks)
     has_zeros = isinstance(matrix, IntGroups) and matrix.zeros is not None
@@ -286,8 +287,8 @@ def _fits(group: int, block: int) -> bool:
 
 
 def tile_for(tile: SplitTile, matrix: Quantized, most_columns: int = 128) -> SplitTile:
-    """With as many inputs as are rounded with one scale, or as go with the groups of a matrix. `most_columns`: those of
-    rounded rows."""
+    """The tile with as many inputs as are rounded with one scale, or as go with the groups of a matrix. `most_columns`:
+    of a tile for rounded rows."""
     groups, length = groups_of(matrix), matrix.shape[1]
     if matrix.input_bits and not isinstance(matrix, TableBlocks):
         # Each tile's product is held beside the sum: that takes registers, and masks take some, too.
@@ -299,7 +300,7 @@ def tile_for(tile: SplitTile, matrix: Quantized, most_columns: int = 128) -> Spl
 
 
 def _for_groups(tile: SplitTile, groups: Groups, length: int) -> SplitTile:
-    """With as many inputs as have whole groups, or are part of one. Masks take registers, so tiles are shorter where
+    """The tile with inputs of whole groups, or of a part of one. Masks take registers, so tiles are shorter where
     that leaves none in part. The shortest, and those that are in part all the same, have more threads."""
     half = max(tile.length // 2, _SHORTEST)
     whole = [] if groups.first else [size for size in (tile.length, half, _SHORTEST) if length % size == 0]

@@ -1,4 +1,4 @@
-"""What the kernels of recurrent layers share: how much of a state a token leaves, which tokens are of one
+"""Code that the kernels of recurrent layers share: how much of a state a token leaves, which tokens are of one
 sequence, and where its chunks are."""
 
 import triton
@@ -42,7 +42,7 @@ def run_length(slot_ptr, span, KEEPS: tl.constexpr):
 
 @triton.jit
 def bounds_of(bound_ptr, number):
-    """Of a longer span: which one it is, its first token, its end, and the number of its first chunk."""
+    """The bounds of a longer span: which one it is, its first token, its end, and the number of its first chunk."""
     row = bound_ptr + 4 * number
     return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
 

@@ -16,8 +16,8 @@ _ROUNDS: tl.constexpr = tl.constexpr(12582912.0)
 
 
 class Rows(NamedTuple):
-    """What is multiplied: numbers as they are, or bytes with the scales of their blocks, [num_rows, num_blocks]. Where
-    there are no scales any tensor takes their place, and is not read."""
+    """The rows that are multiplied: numbers as they are, or bytes with the scales of their blocks, [num_rows,
+    num_blocks]. Where there are no scales, any tensor takes their place, and is not read."""
 
     numbers: torch.Tensor
     scales: torch.Tensor
@@ -33,7 +33,7 @@ def _round_rows_kernel(
     at = block * BLOCK - FIRST + tl.arange(0, BLOCK)
     is_here = (at >= 0) & (at < LENGTH)
     numbers = tl.load(x_ptr + row * stride_x + at, mask=is_here, other=0.0).to(tl.float32)
-    # What is not a number is not lost among others.
+    # A NaN makes the scale infinite, so that it is not lost among other numbers.
     largest = tl.max(tl.where(numbers == numbers, tl.abs(numbers), float("inf")), axis=0)
     scale = tl.div_rn(largest, LARGEST)
     is_normal = (scale >= _TINY) & (scale < float("inf"))
@@ -48,7 +48,7 @@ def _round_rows_kernel(
 
 
 def rows_for(x: torch.Tensor, matrix: Quantized) -> Rows:
-    """What is multiplied by this matrix in the place of `x`."""
+    """The rows that this matrix multiplies in the place of `x`."""
     if isinstance(matrix, TableBlocks) or not matrix.input_bits:
         return Rows(x, x)
     num_rows, length = x.shape

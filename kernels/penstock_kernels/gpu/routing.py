@@ -45,7 +45,7 @@ def _first_largest(merit, places, LAST: tl.constexpr):
 @triton.jit
 def _among_groups(merit, experts, NUM_EXPERTS: tl.constexpr, NUM_GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
                   SUMS_PAIRS: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_GROUPS: tl.constexpr):  # fmt: skip
-    """The same, and -inf outside the groups that a token chose."""
+    """`merit`, with -inf outside the groups that a token chose."""
     PER_GROUP: tl.constexpr = NUM_EXPERTS // NUM_GROUPS
     groups = tl.arange(0, BLOCK_GROUPS)
     worth = tl.full([BLOCK_TOKENS, BLOCK_GROUPS], float("-inf"), tl.float32)
@@ -196,7 +196,7 @@ def route(
 
 
 def expert_tiles(expert_ids: torch.Tensor, num_experts: int, rows: int, first_expert: int = 0) -> ExpertTiles:
-    """Of the experts from the first on, which tiles count from 0.
+    """The tiles of `num_experts` experts from `first_expert` on; tiles number the experts from 0.
 
     expert_ids: [num_tokens, top_k] integers, contiguous, not empty; a pair with another is in no tile, and its place in
     `order` is not written. Neither launch nor shape depends on them.

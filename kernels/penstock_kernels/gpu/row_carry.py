@@ -29,8 +29,8 @@ _STAGES, _STAGES_OF_FEW = 3, 1
 
 
 class RowWork(NamedTuple):
-    """What the tokens of every chunk are to each other, for one head after the other. Numbers of float32 are two halves
-    of bfloat16, the second a whole tile behind the first; keys have BLOCK_KEY numbers.
+    """How the tokens of each chunk act on each other, for each head. Numbers of float32 are two halves of bfloat16, the
+    second a whole tile behind the first; keys have BLOCK_KEY numbers.
 
     `askers`: [num_chunks, num_heads, 2, 2 * ROW_CHUNK, BLOCK_KEY]: keys, then queries, times what is left for them.
     `squares`: [num_chunks, num_heads, 2, 2 * ROW_CHUNK, ROW_CHUNK]: the system, then the scores times it.
@@ -45,7 +45,7 @@ class RowWork(NamedTuple):
 
 
 def row_work(spans: LongSpans, num_heads: int, padded: int, device: torch.device) -> RowWork:
-    """Memory for it. `padded`: BLOCK_KEY."""
+    """Memory for a `RowWork`. `padded`: BLOCK_KEY."""
 
     def tiles(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.empty(spans.num_chunks, num_heads, *shape, dtype=dtype, device=device)
@@ -60,7 +60,7 @@ def row_work(spans: LongSpans, num_heads: int, padded: int, device: torch.device
 
 @triton.jit
 def store_halves(tile_ptr, x, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows of a tile that has SIZE numbers. x: [ROWS, COLUMNS] float32."""
+    """Stores rows of a tile that has SIZE numbers. x: [ROWS, COLUMNS] float32."""
     numbers = tile_ptr + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     high, low = halves(x)
     tl.store(numbers, high)
@@ -75,7 +75,7 @@ def _load_halves(tile_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _both_products(tile_ptr, right, CHUNK: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_VALUE: tl.constexpr):
-    """Of the first and of the last CHUNK rows of a stored tile."""
+    """The products of the first and of the last CHUNK rows of a stored tile."""
     high, low = _load_halves(tile_ptr, 2 * CHUNK, COLUMNS)
     found = product_of_halves(high, low, right, tl.zeros([2 * CHUNK, BLOCK_VALUE], tl.float32))
     return tl.split(tl.permute(tl.reshape(found, [2, CHUNK, BLOCK_VALUE]), (1, 2, 0)))

@@ -1,5 +1,5 @@
-"""What the tokens of a chunk are to each other where the rows of a matrix forget by themselves (KDA). What is left of a
-row then stands within the product of two tokens, and is no factor of it:
+"""Computes how the tokens of a chunk act on each other where the rows of a matrix forget by themselves (KDA). What
+is left of a row then stands within the product of two tokens, and is no factor of it:
 
     (key . keys before) left   becomes   sum over rows of key (key before) (left of this row since then)
 
@@ -24,7 +24,7 @@ from penstock_kernels.gpu.unit_triangle import BLOCK, diagonal_of, inverse_of
 @triton.jit
 def _near_pairs(query, key, key_ptr, step_ptr, bias, rate, tokens, end, stride_key, stride_step, min_step, max_step,
                 KEY_DIM: tl.constexpr, BLOCK_KEY: tl.constexpr):  # fmt: skip
-    """Of both blocks, [2, BLOCK, ...]: queries by keys and keys by keys of the same block; what is left at each token
+    """For both blocks, [2, BLOCK, ...]: queries by keys and keys by keys of the same block; what is left at each token
     since its block began, and of what it adds when the block ends; [2, BLOCK_KEY]: what is left of the whole block.
 
     Keys are taken from the last to the first. tokens: [2], the first of each block.
@@ -55,7 +55,7 @@ def _near_pairs(query, key, key_ptr, step_ptr, bias, rate, tokens, end, stride_k
 
 @triton.jit
 def _far_pairs(left, key, CHUNK: tl.constexpr):
-    """Of tokens of the second block by keys of the first; both as much as is left at the border or since."""
+    """Products of tokens of the second block by keys of the first; both times what is left at the border or since."""
     places = tl.arange(0, CHUNK)
     is_far = (places >= BLOCK)[:, None] & (places < BLOCK)[None, :]
     return tl.where(is_far, split_product(left, tl.trans(key), tl.zeros([CHUNK, CHUNK], tl.float32)), 0.0)
@@ -63,7 +63,7 @@ def _far_pairs(left, key, CHUNK: tl.constexpr):
 
 @triton.jit
 def _of_block(whole, NUMBER: tl.constexpr):
-    """Of one block, for the tokens of the other."""
+    """The factor that block NUMBER leaves of each row, for the tokens of the other block; 1 for its own tokens."""
     is_it = tl.arange(0, 2)[:, None] == NUMBER
     here = tl.arange(0, 2)[:, None, None] == NUMBER
     return tl.where(here, 1.0, tl.sum(tl.where(is_it, whole, 0.0), axis=0)[None, None, :])
@@ -71,7 +71,7 @@ def _of_block(whole, NUMBER: tl.constexpr):
 
 @triton.jit
 def _unit_rows(x):
-    """Of length 1: [2, BLOCK, BLOCK_KEY]."""
+    """Rows scaled to length 1: [2, BLOCK, BLOCK_KEY]."""
     return x * tl.rsqrt(tl.sum(x * x, axis=2) + 1e-6)[:, :, None]
 
 
@@ -120,7 +120,7 @@ def _row_pair_kernel(
     NUM_HEADS: tl.constexpr, COPIES: tl.constexpr, KEY_DIM: tl.constexpr, BLOCK_KEY: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """For one head."""
+    """Computes how the tokens of one chunk act on each other, for one head."""
     chunk, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     begin, end = chunk_at(bound_ptr, chunk, num_spans, CHUNK)
     rows, firsts = tl.arange(0, BLOCK_KEY), begin + tl.arange(0, 2) * BLOCK
@@ -190,7 +190,7 @@ def row_delta_rule_in_chunks(
         KEY_DIM=key_dim,
         BLOCK_KEY=padded,
         CHUNK=ROW_CHUNK,
-        # As many as spill on no kind of device, with no Triton: for keys of 32 numbers neither 4 nor 8 do.
+        # No kind of device spills with these, with any Triton: for keys of 32 numbers both 4 and 8 spill on some.
         num_warps={16: 4, 32: 2}.get(padded, 8),
     )
     carry_rows(value, work, state, spans, found.bounds, out)

@@ -15,7 +15,7 @@ _BLOCK = 2048
 
 
 class RowParts(NamedTuple):
-    """Of every part its largest number and the first id that has it: [num_rows, num_parts] float32 and int32."""
+    """The largest number of every part and the first id that has it: [num_rows, num_parts] float32 and int32."""
 
     largest: torch.Tensor
     ids: torch.Tensor

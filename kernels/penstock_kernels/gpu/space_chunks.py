@@ -22,7 +22,7 @@ def _score_kernel(
     NUM_HEADS: tl.constexpr, COPIES: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """What the tokens of a chunk are to each other, for one head."""
+    """Computes how the tokens of a chunk act on each other, for one head."""
     chunk, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     begin, end = chunk_at(bound_ptr, chunk, num_spans, CHUNK)
     places = tl.arange(0, CHUNK)
@@ -31,7 +31,7 @@ def _score_kernel(
     step = bounded_step(step + tl.load(step_bias_ptr + head), min_step, max_step)
     step = tl.where(is_token, step, 0.0)
     left = -tl.exp(tl.load(log_rate_ptr + head)) * step
-    # Of the last tokens much is left: a difference of large sums would not have its last digits.
+    # Much is left of the last tokens: as a difference of large sums, it would lose its last digits.
     total, behind = tl.cumsum(left, axis=0), tl.cumsum(left, axis=0, reverse=True) - left
     factor_ptr += (chunk * NUM_HEADS + head) * 4 * CHUNK + places
     tl.store(factor_ptr, tl.exp(total))

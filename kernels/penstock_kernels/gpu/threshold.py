@@ -19,7 +19,7 @@ from penstock_kernels.base.sampling_params import DrawParams
 from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.row_parts import RowParts, largest_of_row, load_scaled
 
-# Of a part, so many tokens can be likely: one in so many. Unmeasured.
+# Likely tokens of a part that are collected: at most one in so many. Unmeasured.
 _LIKELY = 8
 # Numbers that the search holds at once, and its warps. Unmeasured.
 _BLOCK = 4096
@@ -31,7 +31,7 @@ _REACH: tl.constexpr = tl.constexpr(-10.0)
 _COUNT: tl.constexpr = tl.constexpr(0)
 _MASS: tl.constexpr = tl.constexpr(1)
 TYPICAL: tl.constexpr = tl.constexpr(2)
-# What is known of each part, as float32.
+# Numbers that are known of each part, as float32.
 _MASS_OF_PART: tl.constexpr = tl.constexpr(0)
 _PRODUCT_OF_PART: tl.constexpr = tl.constexpr(1)  # the sum of mass times score
 _LIKELY_OF_PART: tl.constexpr = tl.constexpr(2)  # how many tokens are likely
@@ -39,7 +39,7 @@ _NUM_FACTS: tl.constexpr = tl.constexpr(3)
 
 
 class Thresholds(NamedTuple):
-    """Of every row, each [num_rows] float32. Floors are minus infinity where a row keeps all."""
+    """The thresholds of every row, each [num_rows] float32. Floors are minus infinity where a row keeps all."""
 
     floors: torch.Tensor  # of scores
     surprise_floors: torch.Tensor  # of what `compared` says in the stage TYPICAL
@@ -60,7 +60,7 @@ def _value_of(key):
 
 @triton.jit
 def compared(scaled, floor, typical_score, STAGE: tl.constexpr):
-    """What a stage compares with its threshold, and the weight that counts towards its target."""
+    """The value that a stage compares with its threshold, and the weight that counts towards its target."""
     is_kept = scaled >= floor
     weights = tl.where(is_kept, tl.exp(scaled), 0.0)
     value = scaled
@@ -131,7 +131,7 @@ def _mass_and_product(scores_ptr, num_scores, largest, temperature, floor, BLOCK
 def _mass_above(
     likely_ptr, num_likely, floor, typical_score, bound, STAGE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """What likely tokens with a value of at least the bound weigh."""
+    """The weight of all likely tokens with a value of at least the bound."""
     masses = tl.zeros([BLOCK], tl.float32)
     for start in range(0, num_likely, BLOCK):
         scaled = load_scaled(likely_ptr, start + tl.arange(0, BLOCK), num_likely, 0.0, 1.0)
@@ -285,7 +285,7 @@ def _threshold_kernel(
 
 
 def thresholds(scores: torch.Tensor, parts: RowParts, params: DrawParams) -> Thresholds:
-    """What each row keeps. `parts` has the largest score of every part of it."""
+    """The thresholds of each row. `parts` has the largest score of every part of it."""
     (num_rows, num_parts), device = parts.largest.shape, scores.device
     # Blocks of one number, in a vocabulary of one token, are more than Triton 3.6 can arrange.
     limit = max(parts.block // _LIKELY, 2)

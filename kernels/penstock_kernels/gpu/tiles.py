@@ -29,7 +29,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What the choice depends on."""
+    """The properties of a device that the choice depends on."""
 
     num_multiprocessors: int
     shared_bytes: int
@@ -38,7 +38,7 @@ class Processor:
 
 @cache
 def processor(device: torch.device) -> Processor:
-    """Of a CUDA device; the interpreter counts as a small one, so that its tests split sequences."""
+    """The properties of a CUDA device; the interpreter counts as a small one, so that its tests split sequences."""
     if device.type != "cuda":
         return Processor(4, SHARED_AMPERE)
     properties = torch.cuda.get_device_properties(device)
@@ -66,8 +66,8 @@ def takes_heads(dim: int, element_bytes: int, shared_bytes: int) -> bool:
 
 
 def latent_tile(num_rows: int, element_bytes: int, shared_bytes: int) -> Tile:
-    """For latents of up to 512 numbers and 64 rotated ones. `num_rows`: query tokens times heads. Keys are a part of
-    DECODE_KEYS. 64 rows, which Hopper's own matrix units would take, spill."""
+    """The tile for latents of up to 512 numbers and 64 rotated ones. `num_rows`: query tokens times heads. Keys are a
+    part of DECODE_KEYS. 64 rows, which Hopper's own matrix units would take, spill."""
     if element_bytes == 4:
         return Tile(16, 32 if shared_bytes >= SHARED_AMPERE else 16, 8, 1)
     if num_rows > 16 and shared_bytes >= SHARED_HOPPER:
@@ -77,7 +77,7 @@ def latent_tile(num_rows: int, element_bytes: int, shared_bytes: int) -> Tile:
 
 
 def index_tile(element_bytes: int) -> Tile:
-    """Of an index: rows are heads of one query. Keys of up to 256 numbers."""
+    """The tile of an index: rows are heads of one query. Keys have up to 256 numbers."""
     return Tile(16, 32, 8, 1) if element_bytes == 4 else Tile(64, 64, 4, 2)
 
 
@@ -112,7 +112,7 @@ class ProductTile:
 
 
 def expert_tile(rows_per_expert: int | None, element_bytes: int) -> ProductTile:
-    """By the tokens that an expert gets on average; None: one height for every batch. All take as long steps."""
+    """The tile by the tokens that an expert gets on average; None: one height for every batch. All have equal steps."""
     if element_bytes == 4:
         return ProductTile(32, 64, 32, 4, 2)
     if rows_per_expert is None or 16 < rows_per_expert <= 64:
@@ -134,7 +134,7 @@ FEW_ROWS = 16
 def quantized_tile(
     num_rows: int | None, shape: tuple[int, int], element_bytes: int, chip: Processor
 ) -> SplitTile:
-    """For weights of a shape (columns, length); None: one height for every batch."""
+    """The tile for weights of a shape (columns, length). `num_rows` None: one height for every batch."""
     if element_bytes == 4:
         return SplitTile(16, 32, 32, 8, 2)
     if num_rows is None or FEW_ROWS < num_rows <= 64:
@@ -145,7 +145,7 @@ def quantized_tile(
 
 
 def few_rows_tile(shape: tuple[int, int], element_bytes: int, chip: Processor) -> SplitTile:
-    """For a weight of a shape (columns, length) and up to FEW_ROWS rows."""
+    """The tile for a weight of a shape (columns, length) and up to FEW_ROWS rows."""
     return SplitTile(16, 32, 32, 8, 2) if element_bytes == 4 else _split_tile(shape, chip)
 
 

@@ -29,7 +29,7 @@ def inverse_of(lower, SIZE: tl.constexpr):
 
 @triton.jit
 def _inverse_of_blocks(lower, SIZE: tl.constexpr):
-    """Of the blocks on the diagonal, all at the same time, row after row; zero elsewhere."""
+    """The inverses of the blocks on the diagonal, all at the same time, row after row; zero elsewhere."""
     COUNT: tl.constexpr = SIZE // BLOCK
     here = tl.arange(0, COUNT)[:, None, None, None] == tl.arange(0, COUNT)[None, None, :, None]
     blocks = tl.sum(tl.where(here, tl.reshape(lower, [COUNT, BLOCK, COUNT, BLOCK]), 0.0), axis=2)

@@ -1,4 +1,4 @@
-"""What the work map of a step may give out at most, from what the host knows: arithmetic without a device.
+"""The limits of a step's work map, from what the host knows: arithmetic without a device.
 
 Lengths are counted in tiles of DECODE_KEYS keys. Without fixed tiles, an item shall have t = max(LEAST_TILES,
 ceil(W / R)) tiles, where W are the tiles of all spans and R the items that run at once. A span of n tiles gets
@@ -44,7 +44,7 @@ class WorkLimits:
 
 
 def parts_bytes(num_part_tokens: int, num_heads: int, head_dim: int) -> int:
-    """Of sums, one largest score and one weight a row, in float32."""
+    """Bytes of the parts: for each row its sums, one largest score and one weight, in float32."""
     return 4 * num_part_tokens * num_heads * (head_dim + 2)
 
 
@@ -54,7 +54,7 @@ def resident_items(processor: Processor, num_kv_heads: int) -> int:
 
 
 def resident_latent_items(processor: Processor, tile: Tile, num_heads: int) -> int:
-    """The same of attention over latents, where an item has a program for each tile of heads."""
+    """`resident_items` of attention over latents, where an item has a program for each tile of heads."""
     programs = 2 if tile.num_warps == 4 and processor.shared_bytes >= SHARED_HOPPER else 1
     return max(processor.num_multiprocessors * programs // _ceil(num_heads, tile.rows), 1)
 
@@ -87,7 +87,7 @@ def known_limits(tiles: Sequence[int], max_query_len: int, resident: int) -> Wor
 
 
 def bounded_limits(num_spans: int, max_query_len: int, tiles: int, resident: int) -> WorkLimits:
-    """Of up to `num_spans` spans of up to `tiles` tiles each."""
+    """The limits of up to `num_spans` spans of up to `tiles` tiles each."""
     if resident == 1 or 2 * tiles < 3 * LEAST_TILES:
         return _whole(num_spans)
     most_items = min((2 * tiles + LEAST_TILES) // (2 * LEAST_TILES), resident)
@@ -102,7 +102,7 @@ def bounded_limits(num_spans: int, max_query_len: int, tiles: int, resident: int
 
 
 def fixed_limits(num_spans: int, num_tokens: int, tiles: int, tiles_of_item: int) -> WorkLimits:
-    """Of up to `num_spans` spans with `num_tokens` together, of up to `tiles` tiles each."""
+    """The limits of up to `num_spans` spans with `num_tokens` together, of up to `tiles` tiles each."""
     most_items = _ceil(tiles, tiles_of_item)
     if most_items <= 1:
         return _whole(num_spans)

@@ -139,7 +139,7 @@ def work_map(
     reach: Reach,
     limits: WorkLimits,
 ) -> WorkMap:
-    """Of the spans whose number of tokens is in `query_lens`, both ends included; `limits` must cover all of them.
+    """The work map of the spans whose number of tokens is in `query_lens`, both ends included; `limits` must cover all.
 
     query_starts: [num_spans + 1] int32; context_lens: [num_spans] int32.
     """

@@ -10,7 +10,7 @@ from penstock_kernels.base.activation import Activation
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 Kind = Activation | Literal["clamped_swiglu", "soft_cap"]
-# As in src/activation.c.
+# Numbers of the activations; mirrors src/activation.c.
 _NUMBERS: dict[Kind, int] = {
     "silu": 0,
     "gelu": 1,
@@ -60,27 +60,27 @@ def supports_gated(gate_up: torch.Tensor, *_: object, **__: object) -> bool:
 
 
 def activate(x: torch.Tensor, activation: Activation, max_lanes: int = 0) -> torch.Tensor:
-    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
+    """The op in C. A row's bits do not depend on the number of rows. `max_lanes`: see `paged_attention`."""
     return _activate(x, x.shape[1], activation, max_lanes=max_lanes)
 
 
 def soft_cap(x: torch.Tensor, cap: float, max_lanes: int = 0) -> torch.Tensor:
-    """As `activate`."""
+    """See `activate`."""
     return _activate(x, x.shape[1], "soft_cap", limit=cap, max_lanes=max_lanes)
 
 
 def silu_mul(gate_up: torch.Tensor, max_lanes: int = 0) -> torch.Tensor:
-    """As `activate`."""
+    """See `activate`."""
     return _activate(gate_up, gate_up.shape[1] // 2, "silu", max_lanes=max_lanes)
 
 
 def gelu_mul(gate_up: torch.Tensor, tanh: bool = True, max_lanes: int = 0) -> torch.Tensor:
-    """As `activate`."""
+    """See `activate`."""
     return _activate(gate_up, gate_up.shape[1] // 2, "gelu_tanh" if tanh else "gelu", max_lanes=max_lanes)
 
 
 def clamped_swiglu(gate_up: torch.Tensor, alpha: float, limit: float, max_lanes: int = 0) -> torch.Tensor:
-    """As `activate`."""
+    """See `activate`."""
     return _activate(gate_up, gate_up.shape[1] // 2, "clamped_swiglu", alpha, limit, max_lanes)
 
 
@@ -113,7 +113,7 @@ def supports_gate(x: torch.Tensor, gates: torch.Tensor) -> bool:
 
 
 def gate_by_sigmoid(x: torch.Tensor, gates: torch.Tensor, max_lanes: int = 0) -> torch.Tensor:
-    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
+    """The op in C. A row's bits do not depend on the number of rows. `max_lanes`: see `paged_attention`."""
     call = _Gate(
         x.data_ptr(),
         gates.data_ptr(),

@@ -1,4 +1,4 @@
-"""What adapters do to embeddings in C: each token reads the rows of its own adapter."""
+"""Changes of embeddings by adapters in C: each token reads the rows of its own adapter."""
 
 import ctypes
 
@@ -27,7 +27,7 @@ def supports(output: torch.Tensor, *_: object) -> bool:
 def adapt_embedding(
     output: torch.Tensor, token_ids: torch.Tensor, rows: AdapterRows, adapters: EmbeddingTable, first: int
 ) -> torch.Tensor:
-    """As the op."""
+    """The op in C."""
     call = _Call(
         output.data_ptr(),
         token_ids.data_ptr(),

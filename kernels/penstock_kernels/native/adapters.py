@@ -37,7 +37,7 @@ def supports(output: torch.Tensor, x: torch.Tensor, *_: object) -> bool:
 def add_adapters(
     output: torch.Tensor, x: torch.Tensor, rows: AdapterRows, adapters: AdapterTable, max_lanes: int = 0
 ) -> torch.Tensor:
-    """As the op. `max_lanes` as in `paged_attention`."""
+    """The op in C. `max_lanes`: see `paged_attention`."""
     call = _Call(
         output.data_ptr(),
         x.data_ptr(),

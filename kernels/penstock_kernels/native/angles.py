@@ -29,7 +29,7 @@ def supports(*_: object) -> bool:
 def rotary_table(
     positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the op; a token has the same bits whatever other tokens there are."""
+    """The op in C. A token's bits do not depend on the other tokens."""
     num_tokens, half = len(positions), len(inv_freq)
     cos, sin = torch.empty(num_tokens, 2 * half), torch.empty(num_tokens, 2 * half)
     call = _Call(

@@ -71,7 +71,7 @@ def can_attend(dtype: torch.dtype, cache_dtype: torch.dtype, head_dim: int, grou
 
 
 def paged_attention(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
-    """As the op; every row has the same bits whatever else is computed.
+    """The op in C. A row's bits do not depend on what else is computed.
 
     `max_lanes` is for tests: 4 or 8 choose what a processor with shorter vectors would run.
     """

@@ -22,7 +22,7 @@ def supports(_scores: torch.Tensor, rows: torch.Tensor, _bits: torch.Tensor) -> 
 
 
 def apply_bitmask(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) -> None:
-    """As the op."""
+    """The op in C."""
     num_rows, vocab_size = scores.shape
     call = _Call(
         scores.data_ptr(),

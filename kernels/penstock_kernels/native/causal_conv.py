@@ -27,6 +27,6 @@ def causal_conv(
     silu: bool,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a token has the same bits whatever else is computed. `max_lanes` as in `paged_attention`."""
+    """The op in C. A token's bits do not depend on what else is computed. `max_lanes`: see `paged_attention`."""
     tensors = Tensors((x,), (weight, bias), state, torch.empty(x.shape, dtype=x.dtype))
     return _OP(spans, tensors, (*weight.shape, silu), 8 * x.numel(), max_lanes)

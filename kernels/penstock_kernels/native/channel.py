@@ -20,7 +20,7 @@ from penstock_kernels.native.exchange import (
 )
 from penstock_kernels.native.library import library, run
 
-# As in src/exchange.c.
+# Parts in the ring of a channel; mirrors src/exchange.c.
 NUM_PARTS = 256
 
 
@@ -64,7 +64,7 @@ class Channel:
         self._take(room)
 
     def take_numbers(self) -> list[int]:
-        """What came next, of any size, of int64; waits for it."""
+        """The next message, of any size, as int64 numbers; waits for it."""
         room = torch.empty(self._next_size() // 8, dtype=torch.int64)
         self._take(room)
         return room.tolist()

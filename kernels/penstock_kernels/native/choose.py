@@ -24,7 +24,7 @@ class ChooseCall(ctypes.Structure):
 
 
 class SlotRows(NamedTuple):
-    """What is kept of the slots, a row for each; rows of any stride."""
+    """Tensors with a row for each slot; rows may have any stride."""
 
     tokens: torch.Tensor  # [num_slots, max_len] int32
     params: torch.Tensor  # [num_slots, ...] float32: temperature, top_k, top_p, min_p, typical_p, others
@@ -45,7 +45,7 @@ class Masks(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """As in `Logprobs`."""
+    """Chosen tokens, their log probabilities, and whether the logits of a row are finite, as in `Logprobs`."""
 
     token_ids: torch.Tensor
     logprobs: torch.Tensor

@@ -47,7 +47,7 @@ def choose_positions(
     chosen: torch.Tensor,
     max_lanes: int = 0,
 ) -> None:
-    """As the reference; a row has the same bits whatever other rows there are. `max_lanes` as in `paged_attention`."""
+    """The reference in C. A row's bits do not depend on the other rows. `max_lanes`: see `paged_attention`."""
     wide, num_tiles = query.float(), -(-longest // _TILE_LEN)
     scores = torch.empty(len(query), num_tiles * _TILE_LEN, dtype=torch.float32)
     tables = tables if tables.stride(1) == 1 else tables.contiguous()

@@ -13,7 +13,7 @@ from penstock_kernels.native.library import WORTH_THREADS, library
 from penstock_kernels.native.recording import Calls
 from penstock_kernels.native.stage import Numbers, StageCall, Stager
 
-# What `penstock_decode_step` returns where it has not computed a step.
+# Results of `penstock_decode_step` where it has not computed a step.
 _NOT_PLAIN, _NO_MEMORY = -1, -2
 _NUM_LAPS = 3
 # Fields of `ChooseCall` that follow from where the slots and the logits are.
@@ -41,7 +41,7 @@ class Drafts(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What the slots chose, a row for each token that they got, and what it took to check, to compute and to choose."""
+    """The tokens that the slots chose, a row for each, and the time it took to check, to compute and to choose."""
 
     slots: Numbers
     token_ids: Numbers
@@ -61,7 +61,7 @@ class DecodeStep:
         """`calls` read slots and positions in `inputs`, [2, size], and write `logits`, [size, vocab_size]."""
         self._stager = stager
         self._size, self._vocab_size = logits.shape
-        # All that is pointed to.
+        # Everything that the call points to.
         self._kept = calls, inputs, logits, kept
         self._calls = calls
         self._num_threads = torch.get_num_threads()

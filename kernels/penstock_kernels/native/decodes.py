@@ -1,4 +1,4 @@
-"""What a step of decodes reads from the rows of its slots, in C: otherwise a dozen small ops of PyTorch."""
+"""Reads the inputs of a step of decodes from the rows of its slots, in C: in PyTorch these are a dozen small ops."""
 
 import ctypes
 
@@ -36,7 +36,7 @@ def find_decodes(
     spare: int,
     max_span_len: int = 1,
 ) -> Decodes:
-    """As the op."""
+    """The op in C."""
     num_rows, num_blocks = len(slots), block_table.shape[1]
     token_ids = torch.empty(num_rows, dtype=torch.int64)
     cache_positions = torch.empty(num_rows, dtype=torch.int64)

@@ -43,7 +43,7 @@ def gated_delta_rule(
     spans: RecurrentSpans,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a token has the same bits whatever else is computed. `max_lanes` as in `paged_attention`."""
+    """The op in C. A token's bits do not depend on what else is computed. `max_lanes`: see `paged_attention`."""
     output = torch.empty(value.shape, dtype=value.dtype)
     tensors = Tensors((query, key, value, beta), (), state, output, (decay, step))
     sizes = (query.shape[1], value.shape[1], *state.shape[2:], step.dim() == 3)

@@ -22,7 +22,7 @@ def supports(token_ids: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
 
 
 def embedding(token_ids: torch.Tensor, weight: torch.Tensor, first: int) -> torch.Tensor:
-    """As the op."""
+    """The op in C."""
     output = torch.empty(len(token_ids), weight.shape[1], dtype=weight.dtype)
     call = _Call(
         token_ids.data_ptr(),

@@ -16,7 +16,7 @@ import torch
 from penstock_kernels.native.library import DTYPES, library, run
 
 _LINK_FILE = "exchange"
-# Of a sum, so many bytes at a time: few enough to stay in the processor's caches.
+# Bytes of a sum that are added at a time: few enough to stay in the processor's caches.
 PART_BYTES = 1 << 18
 LINE_BYTES = 64
 _POLL_S = 0.005
@@ -80,7 +80,7 @@ class Exchange:
             raise ExchangeFailed(f"rank {rank} is there already: {os.strerror(error)}")
 
     def set_timeout(self, timeout_s: float) -> None:
-        """From now on this is how long to wait for a rank that lives."""
+        """Set how long to wait for a rank that lives, from now on."""
         self._link.timeout_ms = int(timeout_s * 1000)
 
     def all_reduce(self, x: torch.Tensor) -> None:
@@ -92,11 +92,11 @@ class Exchange:
         run("penstock_sum", call, self, x, failure=self._failure)
 
     def all_gather(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What each rank brought."""
+        """The tensors of all ranks, in the order of the ranks."""
         return self._gathered(x).unbind(0)
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """What one rank brought; the others bring a tensor of the same shape."""
+        """The tensor of the rank `source`; the others bring a tensor of the same shape."""
         return self._gathered(x)[source]
 
     def leave(self) -> None:
@@ -139,7 +139,7 @@ def make_memory(folder: Path, num_bytes: int) -> int:
 
 
 def open_memory(folder: Path, timeout_s: float) -> int:
-    """What another rank has made there, when it has."""
+    """The file of the shared memory that another rank makes in `folder`; waits for it up to `timeout_s`."""
     give_up = time.monotonic() + timeout_s
     while True:
         try:

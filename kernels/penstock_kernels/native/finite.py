@@ -33,7 +33,7 @@ def supports(x: torch.Tensor) -> bool:
 
 
 def all_finite(x: torch.Tensor) -> bool:
-    """As the op."""
+    """The op in C."""
     rows = x.view(1, -1) if x.is_contiguous() else x
     call = _Call(
         x.data_ptr(),

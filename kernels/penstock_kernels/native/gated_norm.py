@@ -46,7 +46,7 @@ def gated_norm(
     has_silu: bool = True,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
+    """The op in C. A row's bits do not depend on the number of rows. `max_lanes`: see `paged_attention`."""
     output = torch.empty(gate.shape, dtype=x.dtype)
     call = _Call(
         x.data_ptr(),

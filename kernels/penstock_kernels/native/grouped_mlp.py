@@ -29,7 +29,7 @@ def grouped_mlp(
     invariant: bool,
     part: ExpertPart | None = None,
 ) -> torch.Tensor:
-    """As the op."""
+    """The op in C."""
     biases = gate_up_bias, down_bias
     if not all(native.can_multiply(matrix.shape[2]) for matrix in (gate_up, down)):
         rest = activate, *biases, invariant, part, multiply

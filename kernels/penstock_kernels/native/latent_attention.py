@@ -48,7 +48,7 @@ def supports(arguments: LatentArguments) -> bool:
 
 
 def latent_attention(arguments: LatentArguments, max_lanes: int = 0) -> torch.Tensor:
-    """As the op. A row of a short span has the same bits whatever else is computed. `max_lanes` as in
+    """The op in C. The bits of a row of a short span do not depend on what else is computed. `max_lanes`: see
     `paged_attention`.
     """
     spans = arguments.spans
@@ -110,7 +110,7 @@ def _num_pieces(num_heads: int, num_spans: int) -> int:
 
 
 def expanded(arguments: LatentArguments, max_lanes: int = 0) -> torch.Tensor:
-    """Of spans that the host knows, one after the other."""
+    """Attention over expanded latents, span by span; the host must know the lengths of the spans."""
     spans, (num_tokens, num_heads) = arguments.spans, arguments.query.shape[:2]
     assert isinstance(spans, AttentionSpans), "the host knows which are worth it"
     value_dim = arguments.value_up.shape[1]

@@ -44,7 +44,7 @@ def rotate_and_store_latents(
     cache_positions: torch.Tensor,
     max_lanes: int = 0,
 ) -> None:
-    """As the op; a token has the same bits whatever other tokens there are. `max_lanes` as in `paged_attention`."""
+    """The op in C. A token's bits do not depend on the other tokens. `max_lanes`: see `paged_attention`."""
     num_cache_positions = cache.shape[0] * cache.shape[1]
     call = _Call(
         query.data_ptr(),

@@ -11,7 +11,7 @@ import torch
 
 # Numbers that are read or multiplied: below so many, to share them with other threads costs more than these save.
 WORTH_THREADS = 1 << 15
-# As in src/processor.h.
+# Numbers of the types; mirrors src/processor.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 # Makes the error of an op that failed.
 Failure = Callable[[], Exception]
@@ -39,7 +39,7 @@ class Tape(Protocol):
 
 class _Thread(threading.local):
     tape: Tape | None = None
-    # Computations that were recorded.
+    # The number of computations that were recorded.
     count = 0
 
 

@@ -68,7 +68,7 @@ def has_amx() -> bool:
 def linear(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
 ) -> torch.Tensor:
-    """As the op, invariant or not."""
+    """The op in C, invariant or not."""
     return multiply(x, weights, bias)
 
 

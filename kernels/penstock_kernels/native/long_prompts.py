@@ -22,13 +22,13 @@ class Division:
 
     long: AttentionSpans
     long_rows: torch.Tensor
-    # None: all are long.
+    # None where all spans are long.
     short: AttentionSpans | None
     short_rows: torch.Tensor
 
 
 def paged_attention(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
-    """As the op. `max_lanes` as in `attention.paged_attention`."""
+    """The op in C, but the reference computes long spans. `max_lanes`: see `attention.paged_attention`."""
     division = _division(arguments) if max_lanes == 0 else None
     if division is None:
         return attention.paged_attention(arguments, max_lanes)

@@ -69,7 +69,7 @@ class _Put(ctypes.Structure):
 
 
 class Lowered(NamedTuple):
-    """What to call instead; `kept` is all that its arguments point to."""
+    """The call that takes the place of an op; `kept`: all tensors that its arguments point to."""
 
     name: str
     call: ctypes.Structure
@@ -77,7 +77,10 @@ class Lowered(NamedTuple):
 
 
 def lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Lowered] | None:
-    """The same op in C, if it is one of a few, on few numbers in rows. `result`: what the op returned."""
+    """The calls in C that take the place of an op, if it is one of a few, on few numbers in rows; else None.
+
+    `result`: what the op returned.
+    """
     if func is _ATEN.cat.default:
         return _moves_of_rows(args[0], args[1] if len(args) > 1 else 0, result)
     if func in _PAIRS and not kwargs and isinstance(args[1], torch.Tensor):
@@ -222,8 +225,8 @@ class _Rows(NamedTuple):
 
 
 def _rows(*tensors: torch.Tensor) -> _Rows | None:
-    """As few rows as all are made of; None where ops in C do not take them: they do not lie at equal distances, have
-    other types or different shapes, or are too many."""
+    """The fewest rows that all tensors can be divided into; None where ops in C do not take the tensors: rows do not
+    lie at equal distances, types or shapes differ, or there are too many numbers."""
     shape, count = tensors[0].shape, tensors[0].numel()
     if not all(_is_plain(x) and x.shape == shape for x in tensors) or not 0 < count < _MOST_NUMBERS:
         return None
@@ -234,7 +237,7 @@ def _rows(*tensors: torch.Tensor) -> _Rows | None:
 
 
 def _run(x: torch.Tensor) -> int:
-    """How many numbers lie side by side."""
+    """The length of the runs of numbers that lie side by side."""
     run = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
         if size != 1 and stride != run:
@@ -244,7 +247,7 @@ def _run(x: torch.Tensor) -> int:
 
 
 def _stride(x: torch.Tensor, length: int) -> int | None:
-    """From each row of so many numbers to the next; None: not the same for all."""
+    """The stride from each row of `length` numbers to the next; None: it is not the same for all rows."""
     inside, found, count = 1, length, 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
         if inside < length:

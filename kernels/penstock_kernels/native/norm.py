@@ -38,7 +38,7 @@ def rms_norm(
     weight_offset: float,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
+    """The op in C. A row's bits do not depend on the number of rows. `max_lanes`: see `paged_attention`."""
     return _norm(x, weight, None, eps, residual, weight_offset, False, max_lanes)
 
 
@@ -50,7 +50,7 @@ def layer_norm(
     residual: torch.Tensor | None,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As `rms_norm`."""
+    """See `rms_norm`."""
     return _norm(x, weight, bias, eps, residual, 0.0, True, max_lanes)
 
 

@@ -20,7 +20,7 @@ from penstock_kernels.native import linear
 from penstock_kernels.native.grouped_mlp import multiply as multiply_floats
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
-# As in src/quantized.h.
+# Kinds of codes and types of scales; mirrors src/quantized.h.
 _CODES_4, _CODES_8, _SIGNED_8, _ENTRIES_4, _FLOATS_8, _OTHERS = range(6)
 _SCALES = {**DTYPES, torch.float16: 2, torch.float8_e4m3fn: 3, torch.float8_e8m0fnu: 4}
 # Rows of x are padded to whole steps of the widest vectors.
@@ -90,7 +90,7 @@ def prefers_rounded() -> bool:
 def quantized_linear(
     x: torch.Tensor, parts: tuple[Quantized, ...], bias: torch.Tensor | None, invariant: bool
 ) -> torch.Tensor:
-    """As the op, invariant or not."""
+    """The op in C, invariant or not."""
     return multiply(x, parts, bias, is_tiled=not invariant)
 
 
@@ -138,7 +138,7 @@ def multiply(
 
 
 def _digits(matrix: Quantized) -> int:
-    """Of 8 bits, of the numbers that rows are rounded to; 0: they are not."""
+    """Digits of 8 bits of the whole numbers that rows are rounded to; 0: rows are not rounded."""
     return matrix.input_bits // 8 if isinstance(matrix, IntGroups) else 0
 
 
@@ -150,12 +150,12 @@ def _memory(matrix: Quantized, num_rows: int, has_amx: bool) -> tuple[int, torch
         num_rows += _SIDE // 2 if has_amx else 0
         return padded, torch.empty(num_rows, padded, dtype=torch.float32)
     num_bytes = _num_blocks(matrix) * _BLOCK_BYTES
-    # One row more, for what is the same in all.
+    # One row more, for the groups of the blocks, which are the same for all rows.
     return num_bytes, torch.empty(num_rows * _digits(matrix) + 1, num_bytes // 4, dtype=torch.float32)
 
 
 def _num_blocks(matrix: IntGroups) -> int:
-    """How many blocks `input_blocks` has."""
+    """The number of blocks that `input_blocks` has."""
     end = matrix.first + matrix.in_features
     if end <= matrix.group_size:
         return -(-matrix.in_features // INPUT_BLOCK)
@@ -194,7 +194,8 @@ def _groups(matrix: Quantized) -> tuple[int, int]:
 
 
 def _codes(matrix: Quantized) -> tuple[int, int, int, bool]:
-    """What codes are, their bits, their zero where they have none, and whether the first of two is in the high bits."""
+    """The kind of the codes, their bits, the zero of matrices without zeros, and whether the first of two is in the
+    high bits."""
     if isinstance(matrix, Float8Grid):
         return _FLOATS_8, 8, 0, False
     if isinstance(matrix, TableBlocks):
@@ -217,7 +218,7 @@ def quantized_grouped_mlp(
     invariant: bool,
     part: ExpertPart | None = None,
 ) -> torch.Tensor:
-    """As the op: the reference, with products in C."""
+    """The reference of the op, with products in C."""
     biases = gate_up_bias, down_bias
     return reference.quantized_grouped_mlp(
         x, expert_ids, expert_weights, gate_up, down, activate, *biases, invariant, part, _multiply

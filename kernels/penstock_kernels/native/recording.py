@@ -40,7 +40,7 @@ class Arena:
 
     def __init__(self) -> None:
         self._chunks: list[torch.Tensor] = []
-        # Of each chunk, the most that a recording uses: the system gives no memory for the rest.
+        # The most bytes that a recording uses of each chunk: the system gives no memory for the rest.
         self._most_used: list[int] = []
         self._chunk = 0
         self._used = 0
@@ -55,7 +55,7 @@ class Arena:
         self._chunk = self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """As `torch.empty`."""
+        """Like `torch.empty`."""
         num_bytes = prod(shape) * dtype.itemsize
         while not self._fits(num_bytes):
             self._chunk, self._used = self._chunk + 1, 0
@@ -94,7 +94,7 @@ class Calls:
     def __init__(self, calls: list[_Call]) -> None:
         self._calls = calls
         entries = (_Entry(call.op, ctypes.addressof(call.arguments)) for call in calls)
-        # As `penstock_replay` takes them.
+        # The array that `penstock_replay` takes.
         self.entries = (_Entry * len(calls))(*entries)
 
     def __len__(self) -> int:

@@ -23,13 +23,13 @@ from penstock_kernels.native.recurrent_spans import (
 
 
 class Tensors(NamedTuple):
-    """What an op reads and writes. `rows` have one for each token, which may lie apart; the others are contiguous."""
+    """Tensors that an op reads and writes. `rows`: a row for each token, at any stride; the others are contiguous."""
 
     rows: Sequence[torch.Tensor]
     others: Sequence[torch.Tensor | None]
     state: torch.Tensor
     output: torch.Tensor
-    # Where heads forget: how, and the numbers of tokens that say how much.
+    # How heads forget, and the steps of the tokens, which say how much; None for ops without a `Decay`.
     forgetting: tuple[Decay, torch.Tensor] | None = None
 
 

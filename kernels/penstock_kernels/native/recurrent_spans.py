@@ -1,4 +1,4 @@
-"""What the ops of recurrent layers in C share: the spans of a step, and how heads forget."""
+"""Arguments that the ops of recurrent layers in C share: the spans of a step, and how heads forget."""
 
 import ctypes
 
@@ -30,7 +30,7 @@ class Forgetting(ctypes.Structure):
 
 
 def spans_of(spans: RecurrentSpans, num_slots: int) -> Spans:
-    """The same for all layers of a step."""
+    """The spans as an argument of ops in C; made once for all layers of a step."""
     return spans.shared(("native", num_slots), lambda: _spans_of(spans, num_slots))
 
 
@@ -76,7 +76,7 @@ def threads_for(work: int) -> int:
 
 
 def no_row() -> Exception:
-    """What is raised where a span has no row of the state."""
+    """The error for a span that has no row of the state."""
     return IndexError("a span has no row of the state")
 
 

@@ -55,7 +55,7 @@ def supports_alone(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) ->
 def apply_rotary(
     heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, max_lanes: int = 0
 ) -> torch.Tensor:
-    """As `rotate_and_store`."""
+    """See `rotate_and_store`."""
     return _rotate(heads, cos, sin, None, None, max_lanes)
 
 
@@ -67,7 +67,7 @@ def rotate_and_store(
     target: Destination,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a token has the same bits whatever other tokens there are. `max_lanes` as in `paged_attention`."""
+    """The op in C. A token's bits do not depend on the other tokens. `max_lanes`: see `paged_attention`."""
     return _rotate(heads, cos, sin, norm, target, max_lanes)
 
 
@@ -114,7 +114,7 @@ def _rotate(
 
 
 def beyond(op: str, cache_positions: torch.Tensor, num_cache_positions: int) -> IndexError:
-    """Which token is to be stored where the cache has no place."""
+    """The error that names the first token whose cache position is not in the cache."""
     token = int(((cache_positions < 0) | (cache_positions >= num_cache_positions)).nonzero()[0])
     found = int(cache_positions[token])
     return IndexError(f"{op}: cache position {found} of token {token} is not in the cache")

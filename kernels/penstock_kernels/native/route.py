@@ -48,7 +48,7 @@ def route(
     correction: torch.Tensor | None = None,
     routing: Routing = PLAIN,
 ) -> Routes:
-    """As the op."""
+    """The op in C."""
     weights = torch.empty(len(logits), top_k, dtype=torch.float32)
     expert_ids = torch.empty(len(logits), top_k, dtype=torch.int64)
     call = _Call(

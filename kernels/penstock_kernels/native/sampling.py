@@ -50,7 +50,7 @@ def supports_draw(scores: torch.Tensor, params: DrawParams) -> bool:
 def token_logprobs(
     logits: torch.Tensor, token_ids: torch.Tensor | None, num_top: int, max_lanes: int = 0
 ) -> Logprobs:
-    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
+    """The op in C. A row's bits do not depend on the number of rows. `max_lanes`: see `paged_attention`."""
     num_rows, vocab_size = logits.shape
     chooses = token_ids is None
     ids = torch.empty(num_rows, dtype=torch.int64) if token_ids is None else token_ids
@@ -77,7 +77,7 @@ def token_logprobs(
 
 
 def most_likely(scores: torch.Tensor, max_lanes: int = 0) -> torch.Tensor:
-    """As the op. `max_lanes` as in `paged_attention`."""
+    """The op in C. `max_lanes`: see `paged_attention`."""
     num_rows, vocab_size = scores.shape
     token_ids = torch.empty(num_rows, dtype=torch.int64)
     call = _Logprobs(
@@ -94,7 +94,7 @@ def most_likely(scores: torch.Tensor, max_lanes: int = 0) -> torch.Tensor:
 
 
 def draw(scores: torch.Tensor, params: DrawParams, max_lanes: int = 0) -> torch.Tensor:
-    """As the op; what a row draws depends on nothing but that row. `max_lanes` as in `paged_attention`."""
+    """The op in C. A row's draw depends on that row alone. `max_lanes`: see `paged_attention`."""
     token_ids = torch.empty(scores.shape[0], dtype=torch.int64)
     call = _Draw(
         scores.data_ptr(),

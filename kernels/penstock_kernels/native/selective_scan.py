@@ -42,7 +42,7 @@ def selective_scan(
     spans: RecurrentSpans,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a token has the same bits whatever else is computed. `max_lanes` as in `paged_attention`."""
+    """The op in C. A token's bits do not depend on what else is computed. `max_lanes`: see `paged_attention`."""
     output = torch.empty(x.shape, dtype=x.dtype)
     tensors = Tensors((x, step, inward, outward), (step_bias, rate, skip), state, output)
     return _OP(spans, tensors, rate.shape, x.numel() * rate.shape[1], max_lanes)

@@ -1,4 +1,4 @@
-"""What a step of spans reads from the rows of its slots, in C: otherwise two dozen small ops of PyTorch."""
+"""Reads the inputs of a step of spans from the rows of its slots, in C: in PyTorch these are two dozen small ops."""
 
 import ctypes
 
@@ -34,7 +34,7 @@ def find_spans(
     block_size: int,
     spare: int,
 ) -> FoundSpans:
-    """As the op."""
+    """The op in C."""
     num_spans, num_blocks = len(slots), block_table.shape[1]
     token_ids, positions, cache_positions = (torch.empty(num_tokens, dtype=torch.int64) for _ in range(3))
     found = FoundSpans(

@@ -1,5 +1,5 @@
-"""What most plans ask for, blocks, open spans and decodes, checked and applied in C: otherwise there are objects for
-each row."""
+"""Checks and applies in C the usual parts of a plan: blocks, open spans and decodes. Otherwise each row needs objects
+of Python."""
 
 import ctypes
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Staged(NamedTuple):
     numbers: Numbers
     # Numbers of the rows that are not `SlotKind.PLAIN`.
     apart: list[int]
-    # What any plain row needs.
+    # The features that any plain row needs, as bits.
     features: int
 
 
@@ -65,7 +65,7 @@ class Stager:
         self, table: Numbers, *, block_size: int, max_len: int, spare: int, is_gapless: bool = False
     ) -> None:
         assert table.shape[1] == len(SlotColumn), "the layout of src/stage.c"
-        # It is pointed to as long as this lives.
+        # `call` points to it as long as this object lives.
         self._table = table
         self.call = StageCall(
             table=table.ctypes.data,

@@ -43,7 +43,7 @@ def state_space_scan(
     spans: RecurrentSpans,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a token has the same bits whatever else is computed. `max_lanes` as in `paged_attention`."""
+    """The op in C. A token's bits do not depend on what else is computed. `max_lanes`: see `paged_attention`."""
     output = torch.empty(x.shape, dtype=x.dtype)
     tensors = Tensors((x, inward, outward), (skip,), state, output, (decay, step))
     sizes = (x.shape[1], inward.shape[1], *state.shape[2:])

@@ -35,7 +35,7 @@ def supports(key: torch.Tensor, value: torch.Tensor, target: Destination) -> boo
 
 
 def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> None:
-    """As the op."""
+    """The op in C."""
     num_blocks, block_size, num_kv_heads, dim = target.key_cache.shape
     size, num_positions = key.itemsize, num_blocks * block_size
     call = _Call(

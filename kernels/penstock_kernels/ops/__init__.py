@@ -1,1 +1,1 @@
-"""What callers import: one public function per op, which checks its arguments and lets the table say who computes."""
+"""The functions that callers import: one per op. Each checks its arguments and lets the table choose who computes."""

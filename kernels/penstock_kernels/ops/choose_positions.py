@@ -82,6 +82,6 @@ def captures_choices(device: torch.device, dim: int) -> bool:
 
 
 def choice_bytes(num_tokens: int, longest: int, num_heads: int, dim: int, top_k: int) -> int:
-    """What `choose_positions` takes at most for so many queries over contexts up to the longest."""
+    """The most bytes that `choose_positions` takes for so many queries over contexts of up to `longest` positions."""
     scores = min(num_tokens, _queries_at_once(longest)) * longest
     return 4 * (scores + num_tokens * (top_k + num_heads * (dim + 1)))

@@ -1,4 +1,4 @@
-"""What a decode step reads from the rows of its slots, on the device."""
+"""Reads the inputs of a decode step from the rows of its slots, on the device."""
 
 import torch
 

@@ -125,7 +125,7 @@ def latent_parts_bytes(
     num_tokens: int,
     max_context_len: int,
 ) -> int:
-    """As `attention_parts_bytes`, of our attention over latents, with queries in their space; heads are this rank's."""
+    """`attention_parts_bytes` for our attention over latents, with queries in their space; heads are this rank's."""
     if not runs_kernels(device) or rank > MAX_KERNEL_RANK:
         return 0
     found: int = table.launcher("latent_attention.latent_parts_bytes")(

@@ -24,8 +24,8 @@ def quantized_grouped_mlp(
     invariant: bool = False,
     part: ExpertPart | None = None,
 ) -> torch.Tensor:
-    """As `grouped_mlp`, but `gate_up` has the parts of every expert, together [2 * size, dim] (its gate and its up
-    projection), and `down` a matrix [dim, size] of every expert."""
+    """`grouped_mlp` with quantized weights. `gate_up`: the parts of every expert, together [2 * size, dim] (its gate
+    and its up projection); `down`: a matrix [dim, size] of every expert."""
     _check(x, expert_ids, expert_weights, gate_up, down)
     check_part("quantized_grouped_mlp", part, len(down))
     return table.quantized_grouped_mlp(

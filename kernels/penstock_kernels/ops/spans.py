@@ -1,4 +1,4 @@
-"""What a step of spans of any lengths reads from the rows of its slots, on the device."""
+"""Reads the inputs of a step of spans of any lengths from the rows of its slots, on the device."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What a decode step reads from the rows of its slots."""
+"""Reads the inputs of a decode step from the rows of its slots."""
 
 import torch
 
@@ -27,7 +27,7 @@ def find_decodes(
 
 
 def _joined(found: Decodes, slots: torch.Tensor, positions: torch.Tensor, max_span_len: int) -> Decodes:
-    """The same with fewer spans, and without shapes that depend on numbers."""
+    """Joins rows to fewer spans; no shape depends on the numbers."""
     num_rows = len(slots)
     numbers = torch.arange(num_rows, device=slots.device)
     follows = torch.zeros(num_rows, dtype=torch.bool, device=slots.device)

@@ -49,7 +49,8 @@ def gated_delta_rule(
 
 
 class _Inputs(NamedTuple):
-    """All in float32; queries and keys normalised, as many as values. `decay` has one number for all rows, or each."""
+    """The inputs of the rule in float32: queries and keys are normalised, and as many as values; `decay` has one number
+    for all rows, or one for each."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -101,7 +102,7 @@ def _scan(inputs: _Inputs, state: torch.Tensor, chunks: Chunks, output: torch.Te
 
 
 def _of_alike(left: torch.Tensor, key: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """Of each token with those up to itself, as much as is left of them: [num_chunks, heads, size, size]."""
+    """Products of each token with those up to itself, times what is left of them: [num_chunks, heads, size, size]."""
     size = total.shape[-2]
     later = torch.ones(size, size, dtype=torch.bool, device=total.device).triu(1)
     between = (total - total.transpose(-1, -2)).masked_fill(later, float("-inf")).exp()
@@ -109,7 +110,7 @@ def _of_alike(left: torch.Tensor, key: torch.Tensor, total: torch.Tensor) -> tor
 
 
 def _of_rows(left: torch.Tensor, key: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """The same where rows forget by themselves: token after token, because no power of what is left may overflow."""
+    """`_of_alike` where rows forget by themselves: token after token, because no power of what is left may overflow."""
     size = total.shape[-2]
     found = left.new_zeros(*left.shape[:-1], size)
     for token in range(size):

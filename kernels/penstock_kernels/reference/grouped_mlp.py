@@ -8,7 +8,7 @@ import torch
 from penstock_kernels.base.expert_part import ExpertPart
 from penstock_kernels.reference.linear import linear
 
-# As `linear`: rows, weights, bias and whether a row may not depend on the number of rows.
+# A product as `linear`: rows, weights, bias and whether a row may not depend on the number of rows.
 Multiply = Callable[[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor | None, bool], torch.Tensor]
 
 
@@ -62,7 +62,7 @@ class PairsByExpert(NamedTuple):
     """The pairs whose expert is here, by expert: pair p is choice p % top_k of token p // top_k."""
 
     order: torch.Tensor
-    # Of each expert that is here.
+    # The number of pairs of each expert that is here.
     counts: list[int]
 
 
@@ -78,7 +78,8 @@ def pairs_by_expert(
 
 
 def sum_of_pairs(found: torch.Tensor, order: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Of each token, what was found for its pairs that are in `order`, by their weights in [num_tokens, top_k]."""
+    """The weighted sum of the results of each token's pairs. `found`: the results of the pairs in `order`;
+    `weights`: [num_tokens, top_k]."""
     make = torch.empty if len(order) == weights.numel() else torch.zeros
     outputs = make(weights.numel(), found.shape[1], dtype=found.dtype, device=found.device)
     outputs[order] = found

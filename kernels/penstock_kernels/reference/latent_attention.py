@@ -67,7 +67,7 @@ def latent_attention(arguments: LatentArguments) -> torch.Tensor:
 def latent_attention_beside(
     arguments: LatentArguments, long: Sequence[int], attend: AttendLatents, attend_long: AttendLatents
 ) -> torch.Tensor:
-    """The numbers of spans in `long` by `attend_long`, others by `attend`."""
+    """Computes the spans whose numbers are in `long` by `attend_long`, and the others by `attend`."""
     spans, query = arguments.spans, arguments.query
     assert isinstance(spans, AttentionSpans), "the host knows which spans are long"
     if len(long) in {0, len(spans.query_lens)}:
@@ -86,7 +86,7 @@ class _Some(NamedTuple):
 
 
 def _apart(spans: AttentionSpans, members: Sequence[int]) -> tuple[_Some, _Some]:
-    """These, and the others."""
+    """The spans in `members`, and the others."""
     others = [span for span in range(len(spans.query_lens)) if span not in members]
     return _some(spans, members), _some(spans, others)
 

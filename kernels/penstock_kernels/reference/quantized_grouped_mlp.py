@@ -9,7 +9,7 @@ from penstock_kernels.base.quantized import Matrix
 from penstock_kernels.reference.grouped_mlp import sum_of_experts
 from penstock_kernels.reference.quantized_linear import multiply
 
-# As `multiply`: rows, parts, bias and whether a row may not depend on the number of rows.
+# A product as `multiply`: rows, parts, bias and whether a row may not depend on the number of rows.
 Multiply = Callable[[torch.Tensor, tuple[Matrix, ...], torch.Tensor | None, bool], torch.Tensor]
 
 

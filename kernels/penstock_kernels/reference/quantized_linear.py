@@ -20,7 +20,7 @@ from penstock_kernels.base.quantized import (
 )
 from penstock_kernels.reference.linear import linear
 
-# So many numbers become floats at a time.
+# The most numbers that become floats at a time.
 _MAX_NUMBERS = 1 << 24
 
 
@@ -75,7 +75,7 @@ def quantized_linear(
 def multiply(
     x: torch.Tensor, parts: tuple[Matrix, ...], bias: torch.Tensor | None, invariant: bool
 ) -> torch.Tensor:
-    """As `quantized_linear`, but parts may be plain weights."""
+    """`quantized_linear`, but parts may be plain weights."""
     biases = [None] * len(parts) if bias is None else torch.split(bias, [part.shape[0] for part in parts])
     products = [
         linear(x, (part,), its_bias, invariant)
@@ -87,7 +87,7 @@ def multiply(
 
 
 def _in_pieces(matrix: Quantized) -> Iterator[Quantized]:
-    """Some rows at a time, so that a large matrix is never all there in floats."""
+    """Yields the matrix some rows at a time, so that a large one is never all there in floats."""
     out_features, in_features = matrix.shape
     step = max(1, _MAX_NUMBERS // max(1, in_features))
     for start in range(0, out_features, step):

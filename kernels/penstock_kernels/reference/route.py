@@ -43,7 +43,7 @@ def route_near(logits: torch.Tensor, top_k: int, distance: float) -> Routes:
 
 
 def _among_groups(merit: torch.Tensor, routing: Routing) -> torch.Tensor:
-    """The same, and -inf outside the groups that a token chose."""
+    """`merit`, with -inf outside the groups that a token chose."""
     grouped = merit.view(len(merit), routing.num_groups, merit.shape[1] // routing.num_groups)
     worth = grouped.topk(2, dim=-1).values.sum(-1) if routing.sums_pairs else grouped.amax(-1)
     chosen = worth.topk(routing.top_groups, dim=-1).indices

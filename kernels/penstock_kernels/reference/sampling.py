@@ -13,7 +13,7 @@ _LARGEST = 1e37
 # So many of the most likely tokens nearly always reach top_p. Of a vocabulary of 152,000, to sort these takes 0.6 ms a
 # row on a CPU, to sort all 12.
 _LIKELY_ENOUGH = 4096
-# Of rows that keep at most one in so many tokens, only the kept ones get noise: noise takes 15 times as long as a sort.
+# In rows that keep at most one in so many tokens, only the kept ones get noise: noise takes 15 times as long as a sort.
 _FEW = 16
 
 
@@ -30,7 +30,7 @@ def draw(scores: torch.Tensor, params: DrawParams) -> torch.Tensor:
 
 
 def truncate(scaled: torch.Tensor, params: DrawParams) -> torch.Tensor:
-    """-inf for what top-k, top-p, min-p and typical-p cut off, in place. The largest of each row of `scaled` is 0."""
+    """Sets what top-k, top-p, min-p and typical-p cut off to -inf, in place. The largest score of a row is 0."""
     _narrow(_top_k, (params.top_k > 0) & (params.top_k < scaled.shape[1]), scaled, params)
     _narrow(_top_p, params.top_p < 1, scaled, params)
     _narrow(_min_p, params.min_p > 0, scaled, params)
@@ -42,7 +42,7 @@ Stage = Callable[[torch.Tensor, DrawParams], torch.Tensor]
 
 
 def _narrow(stage: Stage, wanted: torch.Tensor, scaled: torch.Tensor, params: DrawParams) -> None:
-    """-inf for what a stage does not keep, in the rows that want the stage. The others keep their bits."""
+    """Sets what a stage does not keep to -inf, in the rows that want the stage. The other rows keep their bits."""
     rows = _rows_where(wanted)
     if len(rows) == len(scaled):
         scaled.masked_fill_(~stage(scaled, params), -torch.inf)

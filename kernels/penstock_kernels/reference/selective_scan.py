@@ -46,7 +46,7 @@ def selective_scan(
 
 
 class _Inputs(NamedTuple):
-    """All in float32."""
+    """The inputs of the scan, all in float32."""
 
     steps: torch.Tensor
     added: torch.Tensor

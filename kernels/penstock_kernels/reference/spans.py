@@ -1,4 +1,4 @@
-"""What a step of spans reads from the rows of its slots."""
+"""Reads the inputs of a step of spans from the rows of its slots."""
 
 import torch
 
@@ -17,7 +17,7 @@ def find_spans(
 ) -> FoundSpans:
     ends = lens.cumsum(0)
     rows = torch.arange(num_tokens, device=slots.device)
-    # Behind the last span there is one more, of the spare slot.
+    # Rows behind the last span belong to one more, of the spare slot.
     of_row = torch.searchsorted(ends, rows, right=True)
     filler = slots.new_zeros(1)
     row_slots = torch.cat((slots, filler + spare))[of_row]

@@ -43,7 +43,7 @@ def state_space_scan(
 
 
 class _Inputs(NamedTuple):
-    """What a token adds, what it leaves of the state (as a logarithm), and where it writes and reads."""
+    """Numbers of each token: what it adds, what it leaves of the state (a logarithm), where it writes and reads."""
 
     added: torch.Tensor
     left: torch.Tensor

@@ -1,5 +1,5 @@
 //! Every flag of the launcher. Doc comments are the help texts; each flag is also an environment variable.
-//! What the flags mean for the processes is decided in `plan`.
+//! The module `plan` decides what the flags mean for the processes.
 
 mod choices;
 mod executor;

@@ -45,7 +45,7 @@ impl ModelsArgs {
 /// One model of several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSpec {
-    /// What requests name it.
+    /// The name of the model in requests.
     pub name: String,
     /// A folder or an id on the hub.
     pub model: String,

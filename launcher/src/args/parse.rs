@@ -21,7 +21,7 @@ impl Args {
     pub fn from_command_line() -> Result<Self, clap::Error> {
         let mut line = std::env::args_os();
         let (program, arguments) = (line.next().unwrap_or_default(), line.collect::<Vec<_>>());
-        // Of a server with TGI's variables: they are the question, and need not be right.
+        // The variables of a TGI server are the subject of the check: they need not be right.
         if arguments.first().is_some_and(|first| first == CHECK) {
             let matches = without_variables().try_get_matches_from([vec![program], arguments].concat())?;
             return Self::from_arg_matches(&matches);

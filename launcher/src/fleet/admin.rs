@@ -24,7 +24,7 @@ use crate::args::ModelSpec;
 /// Longer bodies are refused: a model is a name, a place and some flags.
 const MAX_BODY_BYTES: usize = 16 << 10;
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Clone)]
 struct Admin {
     requests: mpsc::Sender<Request>,

@@ -40,7 +40,7 @@ const ALIKE: [&str; 5] =
 /// Longer than the 30 seconds for which the proxy keeps a connection that nobody uses.
 const IDLE_TIMEOUT_S: u32 = 75;
 
-/// What all command lines share.
+/// The part that all command lines share.
 #[derive(Debug, Clone)]
 pub struct Common {
     /// The words of the launcher of several, without the program.
@@ -74,7 +74,7 @@ impl Common {
         self.run_dir.join(format!("model-{number}.sock"))
     }
 
-    /// Where it is sent to sleep and woken, if there is a budget.
+    /// The socket by which it is sent to sleep and woken, if there is a budget.
     pub fn admin_socket(&self, number: usize) -> PathBuf {
         self.run_dir.join(format!("model-{number}.admin"))
     }

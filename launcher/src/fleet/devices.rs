@@ -17,7 +17,7 @@ struct Gpu {
 }
 
 impl Gpus {
-    /// Those that the launcher sees: as `CUDA_VISIBLE_DEVICES` names them, or by number.
+    /// The GPUs that the launcher sees: as `CUDA_VISIBLE_DEVICES` names them, or by number.
     pub fn new(count: u32, visible: Option<&str>) -> Self {
         let named: Vec<String> = match visible {
             Some(list) => list.split(',').map(|name| name.trim().to_owned()).collect(),

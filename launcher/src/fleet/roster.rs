@@ -16,7 +16,7 @@ use crate::supervisor::{Consequence, Event, Part, ProcessId, Report};
 /// The answer to a request.
 pub type Reply = oneshot::Sender<Result<ModelEntry, FleetError>>;
 
-/// What an operator asks for.
+/// A request of an operator.
 pub enum Request {
     /// All models.
     List(oneshot::Sender<Vec<ModelEntry>>),
@@ -264,8 +264,8 @@ impl Fleet {
         }
     }
 
-    /// What an event means for processes: the proxy knows models by their ids, and a proxy that ended has no request of a
-    /// model that is being unloaded.
+    /// Translates an event into events about processes: the proxy knows models by their ids, and a proxy that ended has
+    /// no request of a model that is being unloaded.
     pub fn translate(&mut self, event: Event) -> Vec<Event> {
         match event {
             Event::Removed(id) => self.unloading(|model| model.id == id),
@@ -418,11 +418,11 @@ impl Model {
     }
 }
 
-/// What is to be done for a request.
+/// The change that follows from a request.
 pub enum Change {
     /// Start the model in this place.
     Start(usize, ProcessSpec),
-    /// The same, but later, when there is room.
+    /// Start the model in this place later, when there is room.
     Prepare(usize, ProcessSpec),
     /// End the one in this place.
     End(usize),

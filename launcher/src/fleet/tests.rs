@@ -1,4 +1,4 @@
-//! What operators are told of models, and when.
+//! Tests of what operators are told about models, and when.
 
 use std::path::Path;
 

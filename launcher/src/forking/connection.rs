@@ -49,7 +49,7 @@ pub enum NotForked {
     Lost(std::io::Error),
 }
 
-/// What became of a request.
+/// The result of a request.
 pub enum Outcome {
     /// The shard runs.
     Forked(Forked),
@@ -151,7 +151,7 @@ mod tests {
         assert!(tokio::time::timeout(3 * LOOK, forked.wait()).await.is_err(), "it runs");
         child.kill().expect("a child");
         assert_eq!(forked.wait().await.map(|status| status.signal()), Ok(Some(9)));
-        // Whose child it is not, and who has reaped it.
+        // The process is reaped by now, so nobody can tell how it ended.
         assert!(forked.wait().await.is_err_and(|text| text.contains("nobody saw how")));
         assert!(child.wait().is_err(), "it was reaped above");
     }

@@ -1,4 +1,4 @@
-//! What is said to a fork server, and what it answers.
+//! The messages to a fork server, and its answers.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a fork server says of a shard.
+/// The answer of a fork server about a shard.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {

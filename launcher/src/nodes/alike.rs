@@ -8,7 +8,7 @@ use crate::args::{Args, name_of};
 /// Values by the name of the flag; none where it was not given.
 pub type Alike = BTreeMap<String, String>;
 
-/// Those of this launcher. What follows from the machine, such as folders and the device, is left out.
+/// The values of this launcher. Values that follow from the machine, such as folders and the device, are left out.
 pub fn alike(args: &Args) -> Alike {
     let given = [of_model(args), of_shards(args), of_drafts(args)].concat();
     given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 const MAX_LINE_BYTES: u64 = 32 << 20;
 /// Longest line of somebody who has proved nothing yet.
 const MAX_PROOF_BYTES: u64 = 1024;
-/// For connecting, and for the proofs of both sides.
+/// Time limit for connecting, and for the proofs of both sides.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Why a connection is of no use.
@@ -210,7 +210,7 @@ fn challenge() -> Result<String, Broken> {
     Ok(hex(&bytes))
 }
 
-/// What only somebody can say who knows the secret; `prove` of the shards' `network/rendezvous.py` says the same.
+/// The proof that a side knows the secret; `prove` of the shards' `network/rendezvous.py` computes the same.
 fn proof(secret: &ReplicaSecret, side: &str, server: &str, client: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     hex(hmac::sign(&key, format!("penstock {side} {server} {client}").as_bytes()).as_ref())
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_proof_is_what_shards_compute() {
-        // Of `prove` in network/rendezvous.py; tests/server/test_rendezvous.py has the same.
+        // The result of `prove` in network/rendezvous.py; tests/server/test_rendezvous.py has the same value.
         let shown = proof(&secret("0123456789abcdef"), "client", "aa", "bb");
         assert_eq!(shown, "0c2311f32fd49560bd5f46ee144ffcc70c60dfed57c59995f6b8bb557df37a87");
     }

@@ -65,7 +65,7 @@ struct Shared {
 /// Where the ranks of one group find each other.
 #[derive(Default)]
 struct Meeting {
-    /// What the ranks of this start told each other.
+    /// The store of this start, in which the ranks find each other.
     store: Mutex<Store>,
     /// The number of this start.
     start: watch::Sender<Option<u32>>,

@@ -27,7 +27,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Member {
     settings: NodeSettings,
     processes: Processes,
-    /// What becomes of them.
+    /// The events of the processes.
     events: UnboundedReceiver<Event>,
     console: Console,
 }
@@ -134,7 +134,7 @@ impl Member {
         let mut link = pin!(carry(channel, given, news));
         loop {
             tokio::select! {
-                // What node 0 said last counts, even if it has closed the connection.
+                // The last order of node 0 counts, even if node 0 has closed the connection.
                 biased;
                 Some(order) = orders.recv() => if let Some(ending) = self.obey(order, addresses) {
                     return Parting::Ended(ending);
@@ -193,7 +193,7 @@ impl Member {
                 Err(_) => self.processes.all().for_each(Process::kill),
             }
         }
-        // Of what has ended nothing more is to be told.
+        // Nothing more is to be reported about ended processes.
         while self.events.try_recv().is_ok() {}
     }
 }

@@ -1,4 +1,4 @@
-//! What nodes say to each other. Each message is a line of JSON; shards read and write those of the store, too
+//! The messages between nodes. Each message is a line of JSON; shards read and write those of the store, too
 //! (`network/rendezvous.py`).
 
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use super::alike::Alike;
 use crate::plan::{CacheSize, StartOptions};
 use crate::supervisor::{Ending, Exit};
 
-/// What whoever connected wants, once it has proved that it may.
+/// The purpose of a connection, sent by a side that has proved that it may connect.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hello {
@@ -35,7 +35,7 @@ pub struct Joining {
     pub num_shards: u32,
     /// Groups on all machines.
     pub num_replicas: u32,
-    /// What has to be equal on all.
+    /// The values that must be equal on all nodes.
     pub alike: Alike,
     /// Where its shards listen.
     pub address: Ipv4Addr,
@@ -47,7 +47,7 @@ pub struct Joining {
 pub enum Answer {
     /// Go on.
     Welcome(()),
-    /// Why not.
+    /// The reason why it may not connect.
     Refused(String),
 }
 
@@ -103,7 +103,7 @@ pub enum News {
     },
 }
 
-/// What goes over a link, either way.
+/// A message on a link, in either direction.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Frame<T> {
@@ -113,7 +113,7 @@ pub enum Frame<T> {
     Message(T),
 }
 
-/// What a shard asks of the store.
+/// A request of a shard to the store.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreRequest {
@@ -121,7 +121,7 @@ pub enum StoreRequest {
     Set {
         /// Its key.
         key: String,
-        /// Opaque here.
+        /// The value, which the store does not interpret.
         value: String,
     },
     /// The value, if there is one.
@@ -135,7 +135,7 @@ pub enum StoreRequest {
         key: String,
         /// `None`: there is none.
         expected: Option<String>,
-        /// Opaque here.
+        /// The value, which the store does not interpret.
         value: String,
     },
     /// Forget a value, which is the answer.
@@ -149,7 +149,7 @@ pub enum StoreRequest {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreAnswer {
-    /// What was asked for.
+    /// The value that was asked for.
     Value(Option<String>),
     /// Why there is none.
     Refused(String),

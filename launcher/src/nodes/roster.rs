@@ -13,7 +13,7 @@ use crate::supervisor::{Event, Exit};
 /// The other nodes, as node 0 knows them.
 pub struct Roster {
     settings: NodeSettings,
-    /// Those that are there, and where their orders go.
+    /// The nodes that are connected, and the channels for their orders.
     members: BTreeMap<u32, UnboundedSender<Order>>,
     /// Their shards that were started and have not ended.
     running: BTreeSet<usize>,
@@ -22,7 +22,7 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Nobody is there yet.
+    /// A roster without any node.
     pub fn new(settings: NodeSettings) -> Self {
         Self { settings, members: BTreeMap::new(), running: BTreeSet::new(), caches: BTreeMap::new() }
     }
@@ -91,7 +91,7 @@ impl Roster {
         Event::Exited(self.settings.shard(shard), Exit { code: None, status, last_error: Vec::new() })
     }
 
-    /// What a node says of its own shards becomes an event; anything else is an error of it.
+    /// Turns the news of a node about its own shards into an event; any other news is an error of the node.
     pub fn hear(&mut self, node: u32, news: News) -> Result<Event, String> {
         let (News::Ready { shard, .. } | News::Exited { shard, .. } | News::Hung { shard, .. }) = news;
         if !self.settings.shards_of(node).contains(&shard) || !self.running.contains(&shard) {

@@ -26,15 +26,15 @@ pub struct NodeSettings {
     pub layout: Layout,
     /// Shards of each group that a machine has any of.
     pub num_shards: u32,
-    /// What each group is for, if that is not everything for all.
+    /// The role of each group; empty if all groups do both.
     pub roles: Vec<Role>,
-    /// What has to be equal on all.
+    /// The values that must be equal on all nodes.
     pub alike: Alike,
     /// Address or name of node 0.
     pub master: String,
     /// Where node 0 listens.
     pub port: u16,
-    /// What all nodes know.
+    /// The secret that all nodes know.
     pub secret: ReplicaSecret,
     /// How they talk to each other, if that is to be encrypted.
     pub tls: Option<MutualTls>,
@@ -60,7 +60,7 @@ pub enum NodesError {
 }
 
 impl NodeSettings {
-    /// Those of the flags, which `contradiction` has checked; `None` if there is one machine.
+    /// The settings of the flags, which `contradiction` has checked; `None` if there is one machine.
     pub fn new(args: &Args, num_shards: u32) -> Result<Option<Self>, NodesError> {
         let nodes = &args.nodes;
         let files = &args.router.replicas.replica_secret_file;

@@ -1,4 +1,4 @@
-//! What the ranks of one start of a group tell each other: where they listen. Words by key, bounded.
+//! The store of one start of a group, in which its ranks tell each other where they listen. Words by key, bounded.
 
 use std::collections::BTreeMap;
 

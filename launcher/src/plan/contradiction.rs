@@ -96,7 +96,7 @@ pub enum PlanError {
     UnusedBranches(u32),
 }
 
-/// What contradicts itself on every machine and for every model.
+/// The first contradiction among the flags that is one on every machine and for every model.
 pub fn contradiction(args: &Args) -> Option<PlanError> {
     contradiction_of_layout(args)
         .or_else(|| contradiction_of_shards(args))

@@ -48,7 +48,7 @@ pub struct Places {
 /// The processes of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// For each replica, one per rank of this machine, in order; none for replicas of other machines.
+    /// The shards of each replica, one per rank of this machine, in order; none for replicas of other machines.
     pub groups: Vec<Vec<ProcessSpec>>,
     /// Started once every shard of a replica is ready.
     pub router: ProcessSpec,
@@ -62,7 +62,7 @@ pub struct Plan {
     pub devices: String,
 }
 
-/// What differs between the starts of one process.
+/// The values that differ between the starts of one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartOptions {
     /// How often the process was restarted.
@@ -92,13 +92,13 @@ pub struct ProcessSpec {
     pub args: Vec<String>,
     /// Variables that it has otherwise than the launcher; `None` for one that it has not.
     pub environment: Vec<(String, Option<String>)>,
-    /// What differs between its starts.
+    /// The values that differ between its starts.
     pub each_start: EachStart,
     /// How the launcher finds out that it is ready.
     pub readiness: Readiness,
 }
 
-/// What a process is told that differs between its starts.
+/// The values that a process is told and that differ between its starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EachStart {
     /// A shard: where its group meets, and how large its cache was.
@@ -131,7 +131,7 @@ impl Plan {
         let first_rank = layout.place_in_replica(node) * num_shards;
         let num_ranks = layout.nodes_of_replica() * num_shards;
         let expert_parallel = choose_expert_parallel(args, num_ranks)?;
-        // Of the stages of a replica one computes at a time.
+        // Only one stage of a replica computes at a time.
         let at_a_time = layout.replicas_of_node() * (num_shards / stages_here(args));
         let threads = threads_per_shard(hardware, at_a_time * args.process.machine_share);
         let first = layout.first_replica(node);

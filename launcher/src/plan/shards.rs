@@ -105,7 +105,7 @@ impl Group<'_> {
         self.args.router.speculation.speculate_max.min(self.num_slots())
     }
 
-    /// What it is for, where that is not everything.
+    /// Its role; `None` if it does both.
     fn role(&self) -> Option<Role> {
         self.args.shards.role.get(self.number as usize).copied().filter(|role| *role != Role::Both)
     }
@@ -139,7 +139,7 @@ impl Group<'_> {
         flags
     }
 
-    /// What is loaded.
+    /// The flags about the model that is loaded.
     fn model_flags(&self) -> Vec<Flag> {
         let (model, places) = (&self.args.model, &self.places.model);
         let rope = model.rope.chosen();
@@ -198,7 +198,7 @@ impl Group<'_> {
         ]
     }
 
-    /// What computes, and how much at a time.
+    /// The flags about the device, and how much it computes at a time.
     fn size_flags(&self) -> Vec<Flag> {
         let (limits, shards) = (&self.args.router.limits, &self.args.shards);
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };

@@ -62,7 +62,7 @@ pub enum Event {
     Ended(usize),
     /// The proxy serves the models with these numbers.
     Serves(Vec<usize>),
-    /// Of the models, the proxy says that those with these numbers are awake.
+    /// The proxy says that the models with these numbers are awake; the others are not.
     Awake(Vec<usize>),
     /// The proxy says that there is room to load the model with this number.
     Room(usize),
@@ -182,7 +182,7 @@ pub enum Report {
     AbortingRequests,
 }
 
-/// What the supervisor does after a failure.
+/// The reaction of the supervisor to a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consequence {
     /// It restarts the part that failed.
@@ -196,9 +196,9 @@ pub enum Consequence {
 /// How the whole server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
-    /// By a signal, and every running request finished.
+    /// A signal ended it, and every running request finished.
     Stopped,
-    /// By a signal, and running requests were aborted.
+    /// A signal ended it, and running requests were aborted.
     Aborted,
     /// A process died or did not become ready during the start, or could not be killed later.
     Failed,
@@ -221,8 +221,8 @@ pub(super) const ROUTER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limits from the command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// Until all shards are ready.
+    /// Time until all shards must be ready.
     pub startup: Duration,
-    /// For running requests to finish after the first signal.
+    /// Time for running requests to finish after the first signal.
     pub grace: Duration,
 }

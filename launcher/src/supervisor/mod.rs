@@ -242,7 +242,7 @@ impl Supervisor {
         self.start_part(Part::Group(group))
     }
 
-    /// What follows when a part fails that is not to end.
+    /// The reaction to the failure of a part that is not to end.
     fn consequence(&self, part: Part) -> Consequence {
         match part {
             Part::Group(group) if self.groups[group].is_trial() => Consequence::Drop,

@@ -4,7 +4,7 @@ use super::restarts::{RestartLimit, Restarts};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Not running, and no timer will start it.
+    /// It does not run, and no timer will start it.
     Down,
     Starting,
     Up,
@@ -59,6 +59,6 @@ impl Supervised {
     }
 }
 
-/// Of a group in these, shards answer or will.
+/// The states of a group whose shards answer or will answer.
 pub const LIVE: [State; 5] =
     [State::Starting, State::Up, State::Killing, State::BackingOff, State::AwaitingNodes];

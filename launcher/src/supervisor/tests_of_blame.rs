@@ -1,4 +1,4 @@
-//! What the router says of shards, and whom it means.
+//! Tests of what the router reports about shards, and which shard it means.
 
 use super::messages::BLAME_DELAY;
 use super::tests::{alone, at, exit, serving_by_the_first};

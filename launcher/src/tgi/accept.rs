@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::flags::{FLAGS, Status, TgiFlag, find, is_on};
 use super::variables::VARIABLES;
 
-/// Those that were given, in the order of the table.
+/// The flags of TGI that were given, in the order of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TgiArgs(Vec<&'static str>);
 

@@ -3,7 +3,7 @@
 
 use penstock_router::base::boolean::boolean;
 
-/// What becomes of a flag or of a variable.
+/// How a flag or a variable of TGI is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// It means here what it means in TGI; the note says what differs, and is empty if nothing does.
@@ -21,7 +21,7 @@ pub enum Status {
 /// One flag of TGI's launcher or router.
 #[derive(Debug)]
 pub struct TgiFlag {
-    /// Without dashes.
+    /// The name without dashes.
     pub name: &'static str,
     /// Its environment variable; empty where it has none.
     pub env: &'static str,
@@ -34,7 +34,7 @@ macro_rules! flags {
     };
 }
 
-/// All of them.
+/// All flags of TGI.
 pub const FLAGS: &[TgiFlag] = flags! {
     Kept "model-id" "MODEL_ID" ""
     Kept "revision" "REVISION" ""
@@ -102,7 +102,7 @@ pub const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("cors-allow-origin", "without it no page of another origin may call the server; TGI allows all"),
 ];
 
-/// By its name without dashes.
+/// The flag with this name, which has no dashes.
 pub fn find(name: &str) -> Option<&'static TgiFlag> {
     FLAGS.iter().find(|flag| flag.name == name)
 }

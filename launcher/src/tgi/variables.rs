@@ -17,7 +17,7 @@ macro_rules! variables {
     };
 }
 
-/// All of them.
+/// All variables of the table.
 pub const VARIABLES: &[Variable] = variables! {
     Kept "PREFIX_CACHING" ""
     Kept "COMPUTE_TYPE" "the value of `x-compute-type`"
@@ -58,7 +58,7 @@ pub const VARIABLES: &[Variable] = variables! {
     Kept "AIP_STORAGE_URI" "where it is a folder and MODEL_ID is not set"
 };
 
-/// What becomes of a variable that is no flag's.
+/// How a variable is treated that belongs to no flag.
 pub fn find(name: &str) -> Option<&'static Variable> {
     VARIABLES.iter().find(|variable| match variable.name.strip_suffix('*') {
         Some(start) => name.starts_with(start),

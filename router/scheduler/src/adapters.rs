@@ -15,7 +15,7 @@ pub const MAX_WITHOUT_PLACE: Duration = Duration::from_secs(1);
 /// How long an adapter has its place at least, if it has requests: else places would change with every request.
 const MIN_STAY: Duration = Duration::from_secs(1);
 
-/// What is known of an adapter that some sequence uses.
+/// The use of an adapter by sequences.
 #[derive(Debug, Default)]
 struct Use {
     /// Sequences that wait or run.

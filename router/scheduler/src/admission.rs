@@ -21,7 +21,7 @@ pub enum NotYet {
     NoSlot,
 }
 
-/// What a sequence begins with.
+/// The blocks and the state that a sequence begins with.
 struct Beginning {
     table: BlockTable,
     /// Positions that are in its blocks.

@@ -11,7 +11,7 @@ use crate::queue::FairQueue;
 use crate::request::{NewRequest, Refused, RequestId};
 use crate::sequence::Sequence;
 
-/// What requests take of a server's limits.
+/// The part of a server's limits that requests use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Requests waiting and running.

@@ -1,5 +1,5 @@
-//! What schedulers need of each other where several stand side by side, one for each replica of the model: a request is
-//! made once, offered to each, and taken in by one; when that one has lost its shards, it goes on with another.
+//! Schedulers side by side, one for each replica of the model, and their interface to each other: a request is made
+//! once, offered to each, and taken in by one; when that one has lost its shards, it goes on with another.
 //!
 //! All of them are given the same secret and block size, so that the keys of a request hold for each.
 
@@ -42,13 +42,13 @@ impl Scheduler {
         self.backlog.check_room(request, taken)
     }
 
-    /// What its requests take of the server's limits.
+    /// The part of the server's limits that its requests use.
     pub fn taken(&self) -> Taken {
         let (queued_tokens, queued_bytes) = self.backlog.size();
         Taken { requests: self.sequences.len() as u32, queued_tokens, queued_bytes }
     }
 
-    /// What it would have to do for a request; `None` if that does not fit, not even alone.
+    /// The work that it would have with a request; `None` if the request does not fit, not even alone.
     pub fn offer(&self, Newcomer(sequence): &Newcomer) -> Option<Offer> {
         self.offer_to(sequence)
     }

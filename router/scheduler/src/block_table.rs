@@ -12,7 +12,7 @@ use crate::plan::BlockId;
 /// The blocks, and how many more are set aside for the sequence.
 #[derive(Debug)]
 pub struct BlockTable {
-    /// Those given back among them.
+    /// The blocks in the order of their positions, with those given back.
     blocks: Vec<BlockId>,
     num_behind: usize,
     num_published: usize,

@@ -1,5 +1,5 @@
-//! What the prefix cache tells of itself, for those outside who keep an account of it: which blocks it holds from now on, and
-//! which it holds no longer.
+//! The changes of the prefix cache, for observers outside that keep an account of it: which blocks it holds from now
+//! on, and which it holds no longer.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl CacheLog {
         }
     }
 
-    /// What was added since the last time, in order.
+    /// The events that were added since the last call, in order.
     pub fn take(&mut self) -> Vec<CacheEvent> {
         self.0.as_mut().map(std::mem::take).unwrap_or_default()
     }

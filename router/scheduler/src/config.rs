@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::placement::PlacementPolicy;
 
-/// What the shards offer to the scheduler.
+/// The resources that the shards offer to the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
     /// Rows for running sequences.
@@ -29,7 +29,7 @@ pub struct Capacity {
     pub num_stages: u32,
 }
 
-/// What the scheduler may use: the smaller of what the shards offer and what the operator allows.
+/// The resources that the scheduler may use: the smaller of what the shards offer and what the operator allows.
 #[derive(Debug, Clone)]
 pub struct SchedulerConfig {
     /// Rows for running sequences.
@@ -73,7 +73,7 @@ pub struct SchedulerConfig {
     pub num_stages: u32,
     /// Tokens that a step may draft for each sequence; with 0 nothing is drafted.
     pub max_drafts: u32,
-    /// Nothing is drafted in steps in which more sequences decode.
+    /// The most sequences that decode in a step with drafts.
     pub max_drafting: u32,
     /// How requests are divided, where there are several schedulers.
     pub placement: PlacementPolicy,

@@ -1,4 +1,4 @@
-//! What the scheduler reports of a request: for its client, for logs and for traces.
+//! The events of a request that the scheduler reports: for its client, for logs and for traces.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::request::{Failure, FinishReason, PromptScore, RequestId};
 pub struct Event {
     /// The request.
     pub id: RequestId,
-    /// What happened to it.
+    /// The kind of event.
     pub kind: EventKind,
 }
 
-/// What happened to a request. A token with a finish reason and `Failed` are final: nothing comes after them.
+/// An event of a request. A token with a finish reason and `Failed` are final: nothing comes after them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventKind {
     /// It got a slot for the first time.

@@ -61,7 +61,7 @@ impl KeyedTokens {
         this
     }
 
-    /// The same tokens of the same request under the keys of this maker, if they are under those of other weights.
+    /// Computes the keys again with this maker, if they were made for other weights. The tokens stay.
     pub fn keyed_by(&mut self, request: &NewRequest, maker: &KeyMaker) {
         if self.weights == maker.weights() {
             return;
@@ -118,8 +118,8 @@ impl KeyedTokens {
         }
     }
 
-    /// What the key of the block at `index` is made of beside its tokens: the block before it, and the adapter in the
-    /// first block in which it acts. Where it begins there counts, too: it depends on tokens behind the block.
+    /// The parent of the key of the block at `index`: the block before it, and the adapter in the first block in which
+    /// it acts. The position where the adapter begins there counts, too: it depends on tokens behind the block.
     fn ground(&self, index: usize, maker: &KeyMaker) -> BlockKey {
         let before = self.key_before(index);
         let late = self.late.as_ref().filter(|late| late.start as usize / self.block_size == index);

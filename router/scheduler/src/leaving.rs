@@ -22,7 +22,7 @@ impl Scheduler {
         running.filter(|id| !self.suspects.has(*id)).collect()
     }
 
-    /// What another scheduler would have to do for one of these; `None` if it does not fit there.
+    /// The work that another scheduler would have with one of these; `None` if it does not fit there.
     pub fn offer_of(&self, id: RequestId, there: &Self) -> Option<Offer> {
         self.sequences.get(id).and_then(|sequence| there.offer_to(sequence))
     }

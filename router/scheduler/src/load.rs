@@ -19,7 +19,7 @@ pub struct Load {
     pub block_tokens: u32,
 }
 
-/// What a step computes.
+/// The size of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepSize {
     /// Sequences with a span in it.

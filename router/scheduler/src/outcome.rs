@@ -13,7 +13,7 @@ use crate::sent_plan::{PlannedSpan, SentPlan};
 #[derive(Debug, Default, Clone, Copy)]
 struct Tokens {
     num_sampled: u32,
-    /// Those that the request takes: all of them, up to its end. What is behind that, nobody gets to know.
+    /// The tokens that the request takes: all of them, up to its end. Nobody gets to know the tokens after its end.
     num_taken: u32,
     has_end: bool,
     /// Whether any that the request takes was drafted, or proved a draft wrong.
@@ -21,7 +21,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// What an open span computed and the shards count, beyond its request's end, too.
+    /// The positions that an open span computed and the shards count, also those beyond the end of its request.
     fn positions(self, span: &PlannedSpan) -> Range<u32> {
         span.start..span.start + self.num_sampled
     }
@@ -59,7 +59,7 @@ impl Scheduler {
     fn take_errors(&mut self, plan: &SentPlan, errors: Vec<(SlotId, String)>, events: &mut Vec<Event>) {
         for (slot, message) in errors {
             let Some(id) = plan.request_in(slot).filter(|id| self.sequences.contains(*id)) else { continue };
-            // What it computed may be what made it fail: no other request may share it.
+            // The data that it computed may have made it fail: no other request may share it.
             if let Some(running) = self.sequences.running(id) {
                 self.memory.distrust(id, running.row());
             }

@@ -17,7 +17,7 @@ const MAX_STRETCH: f64 = 1.9;
 const BURST: Duration = Duration::from_millis(10);
 /// Longest step of a burst.
 const MAX_BURST: Duration = Duration::from_millis(50);
-/// The same where nobody reads the streams while they are written, or where throughput is preferred: the streams pause.
+/// The time for each prompt where nobody reads the streams as they are written, or throughput counts more: they pause.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause, and longest step into which more prompts are taken than are computed side by side.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ const MAX_PREFILLING: usize = 8;
 /// A step may have this many times the tokens of the largest step that was measured: its time is learned before larger
 /// ones are made.
 const FURTHER: f64 = 2.0;
-/// The same for a pause, which is rare: a cold model is to learn from its first bursts.
+/// The same factor for a pause, which is rare: a cold model is to learn from its first bursts.
 const FURTHER_AT_ONCE: f64 = 4.0;
 
 /// The prompts under way.
@@ -51,9 +51,9 @@ impl Prompts {
 #[derive(Debug, Default)]
 pub struct Streams {
     ids: Vec<RequestId>,
-    /// Those of them that are in other steps: it is not their turn.
+    /// The streams among `ids` that are in other steps: it is not their turn.
     elsewhere: HashSet<RequestId, FixedState>,
-    /// What the next positions of all cost.
+    /// The cost of the next positions of all streams.
     cost: StepCost,
     highest_priority: Option<i32>,
     /// Whether a client reads one of them while it is written.
@@ -83,7 +83,7 @@ impl Streams {
         self.cost = self.cost.plus(cost);
     }
 
-    /// What the decodes of a step cost, if all of them are divided among `num_steps` steps.
+    /// The cost of the decodes of a step, if all of them are divided among `num_steps` steps.
     pub fn cost_of_step(&self, num_steps: usize) -> StepCost {
         self.cost.part_of(num_steps)
     }
@@ -112,7 +112,7 @@ impl Streams {
     }
 }
 
-/// What the prompts of a step may take.
+/// The time and the tokens that the prompts of a step may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Allowance {
     /// Microseconds of the whole step; infinite without decodes.
@@ -147,7 +147,7 @@ pub struct Pace<'a> {
     /// Whether streams may pause whose clients read along.
     pub pauses_streams: bool,
     pub streams: &'a Streams,
-    /// What the decodes of a step cost.
+    /// The cost of the decodes of a step.
     pub decodes: StepCost,
 }
 
@@ -162,7 +162,7 @@ impl Pace<'_> {
         prompts.num_tokens < budget && self.times.predict(all).is_some_and(|time| time < longest)
     }
 
-    /// What these prompts may take.
+    /// The time and the tokens that these prompts may take.
     pub fn allowance(&self, prompts: &Prompts) -> Allowance {
         let usual = self.usual();
         if self.target.is_some() || self.streams.count() == 0 || !self.streams.are_few_beside(prompts) {

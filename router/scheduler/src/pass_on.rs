@@ -57,7 +57,7 @@ impl Scheduler {
         self.transfers.set_passes_on(passes_on);
     }
 
-    /// What may be passed on now, oldest first.
+    /// The requests that may be passed on now, oldest first.
     pub fn passable(&self) -> Vec<RequestId> {
         let running = self.sequences.all_running();
         let ready = running.filter(|it| self.is_to_pass_on(it) && !it.sequence().is_in_flight());

@@ -79,7 +79,7 @@ impl Pipeline {
         self.last_step
     }
 
-    /// What is known about the time that steps take.
+    /// The model of the time that steps take.
     pub fn step_times(&self) -> &StepTimeModel {
         &self.step_times
     }
@@ -105,7 +105,7 @@ impl Pipeline {
         Ok(plan)
     }
 
-    /// What is told is the time of one stage. A sequence waits as long for its next token as all of them take.
+    /// The outcome has the time of one stage. A sequence waits for its next token as long as all stages take together.
     fn learn(&mut self, plan: &SentPlan, outcome: &Outcome) {
         let micros = outcome.timings.total_us();
         if micros > 0 && !plan.spans().is_empty() {

@@ -6,20 +6,21 @@
 /// A token that is computed again weighs as much as so many that wait: it delays the others, too, and takes room in the
 /// cache that other prefixes lose.
 const RECOMPUTED: u64 = 2;
-/// What each other request weighs: a step takes a little longer with each. About a block, so that among schedulers that
-/// have nothing of a prompt the one with the fewest requests is taken, and a few requests outweigh no conversation.
+/// The weight of each other request: a step takes a little longer with each. About a block, so that among schedulers
+/// that have nothing of a prompt the one with the fewest requests is taken, and a few requests outweigh no
+/// conversation.
 const OTHER: u64 = 16;
-/// What each request weighs that is in the way of a slot: one of them has to end first, which takes many steps.
+/// The weight of each request that is in the way of a slot: one of them has to end first, which takes many steps.
 const IN_THE_WAY: u64 = 256;
 /// A request that waits moves only for more than this: it would be begun soon where it is, too.
 const MOVE: u64 = 64;
 
-/// What a scheduler would have to do for a request, and has to do before.
+/// The work that a scheduler would have with a request, and the work that it has to do before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offer {
     /// Tokens of the request so far.
     pub len: u32,
-    /// Of those, the first that are cached, or that are computed for another anyway.
+    /// How many of its first tokens are cached, or are computed for another request anyway.
     pub matched: u32,
     /// Tokens of other requests that are to be computed before they generate.
     pub pending: u64,
@@ -51,7 +52,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// By this policy.
+    /// A placement by this policy.
     pub fn new(policy: PlacementPolicy) -> Self {
         Self { policy, turn: 0 }
     }
@@ -61,7 +62,7 @@ impl Placement {
         self.policy == PlacementPolicy::LeastWork
     }
 
-    /// Who takes a request; `None` if there is no offer.
+    /// The scheduler that takes a request; `None` if there is no offer.
     pub fn choose(&mut self, offers: &[Option<Offer>]) -> Option<usize> {
         match self.policy {
             PlacementPolicy::LeastWork => least_work(offers),

@@ -71,7 +71,7 @@ pub struct Plan {
     pub appended: Vec<(SlotId, Vec<BlockId>)>,
     /// Blocks copied, from and to.
     pub copied: Vec<(BlockId, BlockId)>,
-    /// What is computed.
+    /// The positions to compute.
     pub spans: Vec<Span>,
 }
 

@@ -16,7 +16,7 @@ use crate::plan::BlockId;
 pub struct BlockKey(u64);
 
 impl BlockKey {
-    /// As a number, for those outside. It says nothing about the tokens to who does not know the secret.
+    /// The key as a number for others. It tells nothing about the tokens to anyone who does not know the secret.
     pub fn value(self) -> u64 {
         self.0
     }
@@ -45,7 +45,7 @@ impl KeyMaker {
         self.weights
     }
 
-    /// From now on it makes keys for other weights.
+    /// Sets the number of the weights that it makes keys for from now on.
     pub fn set_weights(&mut self, number: u64) {
         self.weights = number;
     }
@@ -78,9 +78,9 @@ impl KeyMaker {
 pub struct PrefixIndex {
     block_size: usize,
     by_key: HashMap<BlockKey, BlockId, FixedState>,
-    /// By block number; `None` is not published.
+    /// The link of each published block, by block number; `None` for a block that is not published.
     links: Vec<Option<Link>>,
-    /// By block number, `block_size` each.
+    /// The tokens of the blocks, by block number; `block_size` each.
     tokens: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! What running sequences are about to publish, so that others wait for it instead of computing it again.
+//! Blocks that running sequences are about to publish: others wait for them instead of computing them again.
 
 use std::collections::HashMap;
 

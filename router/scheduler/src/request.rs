@@ -1,4 +1,4 @@
-//! What the scheduler is asked for, and why it refuses or fails a request. Knows neither HTTP nor protobuf.
+//! The requests to the scheduler, and why it refuses or fails one. Knows neither HTTP nor protobuf.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,7 +169,7 @@ impl SamplingParams {
 /// A constraint on the output, as text; the shard compiles it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grammar {
-    /// What the text is.
+    /// The kind of the text.
     pub kind: GrammarKind,
     /// The schema, expression or grammar.
     pub text: String,
@@ -262,9 +262,9 @@ pub enum Refused {
         "the request needs {needed} tokens of KV cache and all of it holds {available} (--max-batch-total-tokens)"
     )]
     TooLarge {
-        /// What it needs.
+        /// The tokens of KV cache that it needs.
         needed: u64,
-        /// What there is.
+        /// The tokens that the whole KV cache holds.
         available: u64,
     },
     /// The server is stopping.

@@ -1,4 +1,4 @@
-//! What a running sequence has on the device: its slot, its blocks, and how far it is computed.
+//! The row of a running sequence on the device: its slot, its blocks, and how far it is computed.
 //!
 //! ```text
 //!   positions  0 ........ confirmed ........ planned ........ len
@@ -115,7 +115,7 @@ impl Row {
         self.num_drafts += count;
     }
 
-    /// Of `count` drafts that might have been made, `num_unused` were not, or were wrong.
+    /// Counts `count` drafts as answered: `num_unused` of them were not made, or were wrong.
     pub fn settle_drafts(&mut self, count: u32, num_unused: u32) {
         self.num_drafts -= count;
         self.take_back(num_unused);

@@ -98,7 +98,7 @@ impl Scheduler {
         self.memory.num_cached_tokens(&tokens)
     }
 
-    /// What has changed in the prefix cache since the last time, in order; nothing if the settings do not ask for it.
+    /// The changes of the prefix cache since the last call, in order; none if the settings do not ask for them.
     pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
         self.memory.take_cache_events()
     }
@@ -108,7 +108,7 @@ impl Scheduler {
         Load { waiting: self.backlog.len(), running: self.sequences.num_running(), ..self.memory.load() }
     }
 
-    /// What the prompts that wait take, about, if nothing runs or is in flight; `None` before any step was measured, too.
+    /// The time that the waiting prompts take, about; `None` if anything runs or is in flight, or no step was measured.
     pub fn first_step_time(&self) -> Option<Duration> {
         let is_at_rest = self.sequences.num_running() == 0 && self.pipeline.is_empty();
         if !is_at_rest || self.backlog.len() == 0 {

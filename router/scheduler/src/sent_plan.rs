@@ -32,7 +32,7 @@ pub struct PlannedSpan {
     pub slot: SlotId,
     /// The first position, if all that is drafted before is right; `SentPlan::take_back` corrects it.
     pub start: u32,
-    /// Behind the last, without drafts.
+    /// The position after the last one, without drafts.
     pub end: u32,
     /// Most tokens that may be drafted behind it.
     pub max_drafts: u32,
@@ -42,7 +42,7 @@ pub struct PlannedSpan {
     pub samples: bool,
     /// Whether its input is a token that was not sampled: the shards compute nothing for it.
     pub is_void: bool,
-    /// What is kept behind it.
+    /// The snapshot that is kept of the state after the span; `None` if none is kept.
     pub snapshot: Option<PlannedSnapshot>,
 }
 
@@ -57,7 +57,7 @@ impl PlannedSpan {
         self.samples && !self.is_void
     }
 
-    /// What the shards are told of it.
+    /// The span as it is sent to the shards.
     pub fn told(&self) -> Span {
         let max_drafts = self.is_open.then_some(self.max_drafts);
         let snapshot = self.snapshot.map(|snapshot| snapshot.id);
@@ -83,7 +83,7 @@ impl SentPlan {
         self.cost
     }
 
-    /// What it cost where these tokens came of it: with the drafts that were made.
+    /// Its cost if these tokens were sampled: the drafts that were made count, too.
     pub fn cost_of(&self, sampled: &[Sampled]) -> StepCost {
         if self.spans.iter().all(|span| span.max_drafts == 0) {
             return self.cost;
@@ -103,7 +103,7 @@ impl SentPlan {
         self.spans.iter().filter(|span| span.gets_tokens())
     }
 
-    /// What it was to compute for a request depends on a token that was not sampled.
+    /// Makes the spans of a request void, because they depend on a token that was not sampled.
     pub fn make_void(&mut self, id: RequestId) {
         self.spans.iter_mut().filter(|span| span.id == id).for_each(|span| span.is_void = true);
     }

@@ -13,7 +13,7 @@ use crate::request::{Failure, FinishReason, NewRequest, PromptScore, RequestId};
 
 /// After so many preemptions a request gets all the memory set aside that it may need, and is not preempted again.
 const MAX_PREEMPTIONS: u32 = 3;
-/// What an output token costs a tenant, in prompt tokens: it takes a step of its own.
+/// The cost of an output token for a tenant, in prompt tokens: it takes a step of its own.
 const OUTPUT_COST: u64 = 2;
 /// Cost at which a tenant's account is brought up to date.
 const CHARGE_EVERY: u64 = 32;
@@ -34,7 +34,7 @@ pub struct Sequence {
     num_losses: u32,
     /// Tokens that were neither cached nor computed for another when it came to its scheduler.
     num_pending: u32,
-    /// Since when it could be admitted but for memory or a place for its adapter.
+    /// The time since when it could be admitted but for memory or a place for its adapter.
     blocked_since: Option<Duration>,
     /// Cost of its output that its tenant has not been charged yet.
     uncharged: u64,
@@ -75,7 +75,7 @@ impl Sequence {
         }
     }
 
-    /// From now on the keys of its blocks are those of this maker.
+    /// Makes the keys of its blocks with this maker from now on.
     pub fn keyed_by(&mut self, maker: &KeyMaker) {
         self.tokens.keyed_by(&self.request, maker);
     }
@@ -159,7 +159,7 @@ impl Sequence {
         now.saturating_sub(self.ticket.arrived)
     }
 
-    /// Until when it may wait for its first slot.
+    /// The time until which it may wait for its first slot.
     pub fn deadline(&self) -> Option<Duration> {
         self.request.queue_timeout.map(|timeout| self.ticket.arrived + timeout)
     }
@@ -173,7 +173,7 @@ impl Sequence {
         }
     }
 
-    /// Until when the cache is to keep what it wrote, if it ends now; zero is like any other.
+    /// The time until which the cache is to keep what it wrote, if it ends now; zero is like any other.
     pub fn retain_until(&self, now: Duration) -> Duration {
         let ttl = self.request.cache_ttl;
         if ttl.is_zero() { Duration::ZERO } else { now + ttl }
@@ -191,7 +191,7 @@ impl Sequence {
             && self.request.prompt == other.request.prompt
     }
 
-    /// What the shards need to take it in.
+    /// The admission that tells the shards to take it in.
     pub fn admission(
         &self,
         slot: SlotId,
@@ -316,12 +316,12 @@ impl Sequence {
         self.request.stop_token_ids.contains(&token).then_some(FinishReason::StopToken)
     }
 
-    /// What its tenant is to be charged now: nothing until there is enough for it.
+    /// The cost that its tenant is to be charged now; `None` until there is enough for it.
     pub fn take_due_cost(&mut self) -> Option<u64> {
         (self.uncharged >= CHARGE_EVERY).then(|| std::mem::take(&mut self.uncharged))
     }
 
-    /// What its tenant is still to be charged when it ends.
+    /// The cost that its tenant is still to be charged when the sequence ends.
     pub fn uncharged(&self) -> u64 {
         self.uncharged
     }

@@ -139,7 +139,7 @@ impl Snapshots {
         }
     }
 
-    /// What this request computed cannot be trusted.
+    /// Drops the states that this request computed, because they cannot be trusted.
     pub fn distrust(&mut self, owner: RequestId) {
         for id in self.ids() {
             if self.kept(id).is_some_and(|kept| kept.owner == owner) {

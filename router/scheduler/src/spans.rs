@@ -15,7 +15,7 @@ impl Scheduler {
         self.plan_drafting(id, len, 0, draft);
     }
 
-    /// The same, and up to `max_drafts` positions behind them, which also have blocks.
+    /// Plans the next `len` positions, and up to `max_drafts` drafts after them. Blocks for all of them are there.
     pub(crate) fn plan_drafting(&mut self, id: RequestId, len: u32, max_drafts: u32, draft: &mut PlanDraft) {
         let Some(running) = self.sequences.running_mut(id) else { return };
         let earliest = running.row().earliest();
@@ -66,7 +66,7 @@ impl Scheduler {
             if self.memory.room(running.row()) > 0 || self.append_block(id, draft) {
                 return true;
             }
-            // What comes back with the steps in flight is worth waiting for: blocks, and positions of wrong drafts.
+            // Blocks and positions of wrong drafts come back with the steps in flight: waiting for them is worth it.
             if !is_exact || self.memory.awaits_blocks(self.sequences.all_running().map(Running::row)) {
                 return false;
             }

@@ -22,7 +22,7 @@ const MIN_CHUNK: u32 = 4;
 /// Tokens of a stream from one pause to the next: so only few of the gaps in a long output are long.
 const PAUSE_EVERY: u32 = 200;
 
-/// What a prompt has to compute; ordered as chunks are given out.
+/// The positions that a prompt still has to compute; ordered as chunks are given out.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rest {
     /// Positions, fewer the longer the request has waited.
@@ -40,13 +40,13 @@ struct DraftBudget {
 }
 
 impl DraftBudget {
-    /// What `num_decodes` sequences leave of a step's `budget`; nothing where so many decode that it would not pay.
+    /// The drafts for which `num_decodes` sequences leave room in a step's `budget`; none if too many decode.
     fn new(config: &SchedulerConfig, num_decodes: usize, budget: u32) -> Self {
         let for_each = if num_decodes <= config.max_drafting as usize { config.max_drafts } else { 0 };
         Self { for_each, in_all: budget.saturating_sub(num_decodes as u32 + MIN_CHUNK) }
     }
 
-    /// What the next sequence may have.
+    /// The number of tokens that may be drafted for the next sequence.
     fn next(&self) -> u32 {
         self.for_each.min(self.in_all)
     }
@@ -215,7 +215,7 @@ impl Scheduler {
         }
     }
 
-    /// What running sequences have to compute that have nothing in this step yet, in the order of their chunks.
+    /// The rest of each running sequence that has nothing in this step yet, in the order of their chunks.
     fn rests(&self, streams: &Streams, step: u64) -> Vec<Rest> {
         let idle = self.sequences.all_running().filter(|running| running.row().last_step() < step);
         let staying = idle.filter(|it| !self.is_to_pass_on(it) && !streams.are_elsewhere(it.id()));

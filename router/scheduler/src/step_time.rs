@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// What a step computes, in the terms that decide its time.
+/// The work of a step, in the terms that decide its time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StepCost {
     /// Token positions computed.
@@ -88,7 +88,7 @@ impl StepTimeModel {
         (self.num_steps > 0).then(|| dot(terms(cost), self.weights))
     }
 
-    /// What this adds to a step that computes other things, too; something for each token before anything was seen.
+    /// The microseconds that this adds to a step with other work; the number of tokens before anything was measured.
     pub fn added_by(&self, cost: StepCost) -> f64 {
         let [_, added @ ..] = terms(cost);
         let [_, weights @ ..] = self.weights;

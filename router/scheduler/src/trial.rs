@@ -1,4 +1,4 @@
-//! What becomes of requests when the shards are lost. They keep their tokens and are computed again; but a request that
+//! The fate of requests when the shards are lost. They keep their tokens and are computed again; but a request that
 //! makes the shards crash must not do so for ever.
 //!
 //! Every request that the shards were computing is a suspect. Suspects are tried one after the other, each alone in

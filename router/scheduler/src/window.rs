@@ -19,9 +19,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// Of a model whose layers see at most `positions`, over a pool of `num_blocks`.
+    /// The window of a model whose layers see at most `positions`, over a pool of `num_blocks`.
     pub fn new(positions: Option<u32>, block_size: u32, num_blocks: u32) -> Self {
-        // As much again as is seen, so that chunks of prompts are as long as the window.
+        // Twice the positions that are seen, so that chunks of prompts are as long as the window.
         let ample = |positions: u32| positions.saturating_mul(2).div_ceil(block_size).saturating_add(2);
         let most = positions.map_or(u32::MAX, |positions| ample(positions).min(num_blocks));
         Self { block_size, positions, most }

@@ -18,7 +18,7 @@ pub struct ReplicaRecord {
     pub num_supervised: usize,
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
     /// The replicas that the launcher did not start.
@@ -39,7 +39,7 @@ pub struct RecordedReplica {
 }
 
 impl ReplicaRecord {
-    /// What a router before this one wrote; `None` if there was none, or it changed nothing.
+    /// The record that a router before this one wrote; `None` if there was none, or it changed nothing.
     pub fn read(&self) -> Option<Recorded> {
         let text = std::fs::read_to_string(self.path.as_ref()?).ok()?;
         serde_json::from_str(&text)

@@ -1,4 +1,4 @@
-//! What the handlers share.
+//! The state that the handlers share.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use super::record::ReplicaRecord;
 use crate::engine::generation::EngineHandle;
 use crate::engine::recruiter::Recruit;
 
-/// What the handlers share. Cheap to clone.
+/// The state that the handlers share. Cheap to clone.
 #[derive(Clone)]
 pub struct Admin {
     /// The engine loop, which has the replicas.
     pub engine: EngineHandle,
-    /// Who connects to new ones.
+    /// Connects to new replicas.
     pub recruiter: Arc<dyn Recruit>,
     /// Where they are kept for the next router.
     pub record: ReplicaRecord,
@@ -19,5 +19,5 @@ pub struct Admin {
     pub on_removed: OnRemoved,
 }
 
-/// Who ends the shards of replicas that were removed.
+/// The function that ends the shards of replicas that were removed.
 pub type OnRemoved = Arc<dyn Fn(usize) + Send + Sync>;

@@ -22,7 +22,7 @@ pub(super) fn with_limits(mut schemas: BTreeMap<String, Value>) -> BTreeMap<Stri
     schemas
 }
 
-/// What the document says about a field beside its type.
+/// The facts that the OpenAPI document states about a field, besides its type.
 fn facts(request: &str, field: &str) -> Value {
     let is_native = request == "GenerateParameters";
     match field {

@@ -16,10 +16,10 @@ use crate::text::tokenizer::Tokenizer;
 /// How tokens are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum TokenForm {
-    /// By their text.
+    /// The text of the token.
     #[default]
     Text,
-    /// As `token_id:7`, which tells tokens apart that have the same text.
+    /// The form `token_id:7`, which distinguishes tokens that have the same text.
     Id,
 }
 
@@ -36,20 +36,20 @@ impl TokenForm {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogprobStyle {
     form: TokenForm,
-    /// Those of tokens without text, too: one for each of the token ids that are shown beside them.
+    /// Whether tokens without text are included: one entry for each of the token ids that are shown beside them.
     has_all_tokens: bool,
     /// Whether the token itself stands with those that were named in the place of the most likely ones.
     has_own: bool,
 }
 
 impl LogprobStyle {
-    /// From `return_tokens_as_token_ids` and `return_token_ids`.
+    /// The style that `return_tokens_as_token_ids` and `return_token_ids` ask for.
     pub fn of(as_ids: Option<bool>, beside_ids: Option<bool>) -> Self {
         let form = if as_ids == Some(true) { TokenForm::Id } else { TokenForm::Text };
         Self { form, has_all_tokens: beside_ids == Some(true), has_own: false }
     }
 
-    /// The same for a request that names tokens.
+    /// This style for a request that names these tokens.
     pub fn naming(self, ids: Option<&[u64]>) -> Self {
         Self { has_own: ids.is_some_and(|ids| !ids.is_empty()), ..self }
     }
@@ -194,7 +194,7 @@ pub struct CompletionLogprobs {
     style: LogprobStyle,
 }
 
-/// What completions write of one token.
+/// The entry that completions write for one token.
 #[derive(Debug, Clone)]
 struct CompletionEntry {
     token: String,

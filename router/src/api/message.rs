@@ -19,7 +19,7 @@ pub struct AssistantMessage {
 }
 
 impl AssistantMessage {
-    /// The same message without what the model thought before it.
+    /// This message without its reasoning.
     pub fn without_reasoning(self) -> Self {
         Self { reasoning_content: None, reasoning: None, ..self }
     }

@@ -13,7 +13,7 @@ use super::table::{dialect_of, routes};
 use crate::base::error::ErrorKind;
 
 const JSON: &str = "application/json";
-/// What may become of a request with a body.
+/// The errors that a request with a body may cause.
 const BODY_ERRORS: [ErrorKind; 23] = [
     ErrorKind::Validation,
     ErrorKind::NotSupported,

@@ -22,7 +22,7 @@ pub(crate) enum StreamFormat {
     Lines,
 }
 
-/// What a dialect writes of a conversation's replies. One value serves one request.
+/// The form in which a dialect writes the replies of a conversation. One value serves one request.
 pub(crate) trait Replies: Sized {
     /// The format of its streams.
     const FORMAT: StreamFormat = StreamFormat::Events;
@@ -43,7 +43,7 @@ pub(crate) trait Replies: Sized {
         headers: HeaderMap,
     ) -> Result<Response, Error>;
 
-    /// What writes the events of so many sequences.
+    /// The encoder for the events of `num_sequences` sequences.
     fn encoder(self, prepared: &Prepared, num_sequences: usize) -> Self::Encoder;
 }
 

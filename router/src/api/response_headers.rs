@@ -30,7 +30,7 @@ pub fn ignored_header(field: Option<&str>) -> HeaderMap {
 /// The times and token counts of a request. For several prompts they are sums, as TGI's clients expect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
-    /// From the arrival of the request to its response.
+    /// Time from the arrival of the request to its response.
     pub total: Duration,
     /// Validation and tokenization.
     pub validation: Duration,

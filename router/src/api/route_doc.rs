@@ -82,7 +82,7 @@ impl Doc {
         self
     }
 
-    /// As [`Doc::streams`], for a generic type with the parameter `P` under a name of its own.
+    /// Like [`Doc::streams`], for a generic type with the parameter `P` under a name of its own.
     pub fn streams_as<T: ToSchema + 'static, P: ToSchema + 'static>(mut self, name: &'static str) -> Self {
         self.events.push(Arc::new(move |schemas| {
             refer::<P>(schemas);

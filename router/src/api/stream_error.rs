@@ -10,14 +10,14 @@ use crate::http::sse::Frame;
 /// How the events of a stream are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
-    /// As server-sent events.
+    /// Server-sent events.
     Events,
-    /// As lines of JSON.
+    /// Lines of JSON.
     Lines,
 }
 
 impl StreamKind {
-    /// By the content type of a response; `None` if it is no stream.
+    /// The kind of stream with this content type; `None` if it is no stream.
     pub fn of(content_type: &str) -> Option<Self> {
         match content_type.split(';').next()?.trim() {
             "text/event-stream" => Some(Self::Events),

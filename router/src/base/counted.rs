@@ -1,6 +1,6 @@
-//! What rate limits count.
+//! The quantities that rate limits count.
 
-/// What a rate limit counts.
+/// The quantity that a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
     /// Requests of routes that do work.

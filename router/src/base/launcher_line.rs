@@ -37,7 +37,7 @@ pub enum Line {
     Removed(usize),
     /// The models with these numbers are served now; new requests for others are refused.
     Models(Vec<usize>),
-    /// Of the models, those with these numbers are awake.
+    /// The models with these numbers are awake; the others are not.
     Awake(Vec<usize>),
     /// Others sleep in favour of the model with this number: it may be loaded.
     Room(usize),

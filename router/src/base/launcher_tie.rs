@@ -1,4 +1,4 @@
-//! What ends a process with the launcher that started it, by whatever cause that ended.
+//! Ends a process together with the launcher that started it, by whatever cause the launcher ended.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! What every floor may use: errors, dialects, callers and their rate limits, shutdown, live state. Nothing here knows HTTP
+//! Code for every floor: errors, dialects, callers and their rate limits, shutdown, live state. Nothing here knows HTTP
 //! handlers, the engine or text.
 
 pub mod boolean;

@@ -12,7 +12,7 @@ pub enum PemFileError {
     /// It cannot be read.
     #[error("cannot read {flag} {}: {reason}", path.display())]
     Unreadable {
-        /// What names it.
+        /// The flag that names it.
         flag: &'static str,
         /// The file.
         path: PathBuf,
@@ -22,11 +22,11 @@ pub enum PemFileError {
     /// It holds something else.
     #[error("{flag} {} holds no {what} in PEM format", path.display())]
     Missing {
-        /// What names it.
+        /// The flag that names it.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What it is to hold.
+        /// The kind of content that it must hold.
         what: &'static str,
     },
 }
@@ -52,7 +52,7 @@ impl PemFile<'_> {
         PrivateKeyDer::from_pem_file(self.path).map_err(|error| self.explain(error, "private key"))
     }
 
-    /// What is in it, as it is.
+    /// The bytes of the file, unchanged.
     pub fn bytes(self) -> Result<Vec<u8>, PemFileError> {
         std::fs::read(self.path).map_err(|reason| self.explain(Error::Io(reason), "text"))
     }

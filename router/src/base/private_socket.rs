@@ -62,7 +62,7 @@ impl PrivateSocket {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
-            // What cannot be removed is replaced by the next server.
+            // If the file cannot be removed, the next server replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -22,10 +22,10 @@ pub struct Rates {
     pub tokens: Option<u32>,
 }
 
-/// What is left of one limit.
+/// The part of one limit that is left.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Balance {
-    /// What the limit counts.
+    /// The quantity that the limit counts.
     pub counted: Counted,
     /// The limit, per minute.
     pub limit: u32,
@@ -61,7 +61,7 @@ impl RateLimit {
         })
     }
 
-    /// What is left of each limit now.
+    /// The part of each limit that is left now.
     pub fn balances(&self) -> impl Iterator<Item = Balance> {
         let all = [Counted::Requests, Counted::Tokens].into_iter();
         all.filter_map(|counted| self.bucket(counted).map(|bucket| (counted, bucket))).map(

@@ -1,4 +1,4 @@
-//! What a replica does for a request.
+//! The role of a replica: which part of a request it computes.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,7 +17,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// By the name that shards tell; those that tell none do everything.
+    /// The role with the name that shards report; those that report none do both.
     pub fn named(name: &str) -> Self {
         match name {
             "prefill" => Self::Prefill,

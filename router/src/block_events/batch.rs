@@ -1,4 +1,4 @@
-//! What a replica's cache changed in one turn of the engine loop.
+//! The changes of a replica's cache in one turn of the engine loop.
 
 use penstock_scheduler::{CacheEvent, StoredBlock};
 

@@ -15,9 +15,9 @@ const IPC: &str = "ipc://";
 /// A place to listen at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// As a text, `tcp://ADDRESS:PORT`; `*` is every address of the machine.
+    /// A TCP address, written as `tcp://ADDRESS:PORT`; `*` is every address of the machine.
     Tcp(SocketAddr),
-    /// As a text, `ipc://PATH`: a Unix socket.
+    /// A Unix socket, written as `ipc://PATH`.
     Ipc(PathBuf),
 }
 

@@ -124,7 +124,7 @@ mod tests {
         CacheEvent::Stored(StoredBlock { key, parent, tokens: tokens.into(), adapter })
     }
 
-    /// What `tests/test_block_events.py` has msgspec encode.
+    /// The batch that `tests/test_block_events.py` encodes with msgspec.
     fn batch() -> Batch {
         let removed = [1, 255, 256, 65535, 65536].into_iter().chain(1000..1011);
         let mut events = vec![

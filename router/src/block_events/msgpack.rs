@@ -1,6 +1,6 @@
 //! Writes MessagePack: the few types that events are made of, each in its shortest form.
 
-/// What is written so far.
+/// Writes MessagePack; holds the bytes that are written so far.
 #[derive(Debug, Default)]
 pub struct Writer(Vec<u8>);
 
@@ -38,12 +38,12 @@ impl Writer {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// So many values follow.
+    /// Begins a list of so many values.
     pub fn array(&mut self, len: usize) {
         self.head(len, 0x90, 0xdc, 0xdd);
     }
 
-    /// So many pairs of a name and a value follow.
+    /// Begins a map of so many pairs of a name and a value.
     pub fn map(&mut self, len: usize) {
         self.head(len, 0x80, 0xde, 0xdf);
     }

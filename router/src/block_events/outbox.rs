@@ -1,5 +1,5 @@
-//! What the engine loop reports of its caches, numbered and put into a bounded queue. It never waits: what does not fit is
-//! dropped, and subscribers are told to forget what they know of that replica.
+//! The reports of the engine loop about its caches, numbered and put into a bounded queue. It never waits: a report
+//! that does not fit is dropped, and subscribers are told to forget what they know of that replica.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ impl Outbox {
         }
     }
 
-    /// What subscribers know may be that of a server before this one.
+    /// Has subscribers forget a replica before its first event: they may know it from a server before this one.
     fn meet(&mut self, replica: usize) {
         if self.known.insert(replica) {
             self.to_clear.insert(replica);

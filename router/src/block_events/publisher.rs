@@ -106,7 +106,7 @@ async fn read_wishes(
     }
 }
 
-/// What a subscriber asks for.
+/// A request of a subscriber.
 enum Wish {
     Subscribe(Vec<u8>),
     Cancel(Vec<u8>),
@@ -114,7 +114,7 @@ enum Wish {
 }
 
 impl Wish {
-    /// As ZMTP 3.0 writes it, in messages, or 3.1, in commands. Others mean nothing to us.
+    /// Reads a message of ZMTP 3.0, or a command of 3.1; `None` for any other frame.
     fn of(frame: &Frame) -> Option<Self> {
         if let Some((name, data)) = frame.command() {
             return match name {

@@ -36,7 +36,7 @@ async fn answer_all(mut stream: Box<dyn Stream>, buffer: &Mutex<ReplayBuffer>) -
     Ok(())
 }
 
-/// What is asked for.
+/// A request to send batches again, from the number `start` on.
 struct Request {
     start: u64,
     /// Whether the answer has an empty frame in front, as the request has.

@@ -60,7 +60,7 @@ pub struct EncodedChat {
     pub tokens: Vec<u32>,
     /// The format of the reply, for its parser.
     pub reply: ReplyFormat,
-    /// What constrains the reply; `None` if nothing does.
+    /// The constraint on the reply; `None` if there is none.
     pub constraint: Option<Constraint>,
 }
 
@@ -102,7 +102,7 @@ impl ChatFormat {
         })
     }
 
-    /// The same format, which renders templates of requests if they are trusted.
+    /// Sets whether the templates of requests are trusted, and so rendered.
     pub fn trusting_requests(self, trusts_requests: bool) -> Self {
         Self { trusts_requests, ..self }
     }
@@ -140,8 +140,8 @@ impl ChatFormat {
         Ok(EncodedChat { tokens, reply, constraint })
     }
 
-    /// As [`ChatFormat::encode`], without the oldest messages if the conversation asks for that and the prompt has more
-    /// than `room` tokens: as few of them as possible.
+    /// Like [`ChatFormat::encode`], without the oldest messages if the conversation asks for that and the prompt has
+    /// more than `room` tokens: as few of them as possible are left out.
     pub fn encode_within(
         &self,
         conversation: Conversation,

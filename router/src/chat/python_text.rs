@@ -67,7 +67,7 @@ fn write_items<W: Write>(
     Ok(())
 }
 
-/// In single quotes, unless the text has these and no double ones.
+/// Writes a text in single quotes, or in double quotes if it has single and no double ones.
 fn write_quoted(out: &mut impl Write, text: &str) -> fmt::Result {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.write_char(quote)?;
@@ -89,8 +89,8 @@ fn write_quoted(out: &mut impl Write, text: &str) -> fmt::Result {
     out.write_char(quote)
 }
 
-/// As Python has it, for all but the rarest characters: no control characters, no marks of a direction or a format,
-/// no spaces but the usual one.
+/// Whether Python takes the character to be printable, for all but the rarest characters: no control characters, no
+/// marks of a direction or a format, no spaces but the usual one.
 fn is_printable(c: char) -> bool {
     let is_format = matches!(u32::from(c),
         0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x180e | 0x200b..=0x200f | 0x202a..=0x202e | 0x2060..=0x206f

@@ -69,7 +69,7 @@ pub(super) fn teller(facts: &EngineFacts) -> usize {
     num_ranks - num_ranks / num_stages
 }
 
-/// What ranks must agree on.
+/// The part of a rank's outcome that all ranks must agree on.
 #[derive(Debug, Clone)]
 pub(super) struct Verdict {
     step: u64,
@@ -79,7 +79,7 @@ pub(super) struct Verdict {
 }
 
 impl RankOutcome {
-    /// What others must agree with.
+    /// The part that the other ranks must agree on.
     pub(super) fn verdict(&self) -> Verdict {
         let Outcome { step, errors, late, .. } = &self.outcome;
         Verdict { step: *step, checksum: self.checksum, num_errors: errors.len(), late: late.clone() }

@@ -93,11 +93,11 @@ pub(super) struct Gathering {
     wait: Wait,
 }
 
-/// What the first step waits for.
+/// How long the first step waits for more requests.
 #[derive(Clone, Copy, PartialEq)]
 enum Wait {
     Nothing,
-    /// What is in the sockets.
+    /// Until the sockets were read once more.
     Look,
     Until(Instant),
 }
@@ -126,7 +126,7 @@ impl Gathered {
         }
     }
 
-    /// What the step waits for; `are_known`: other requests are known to be about to come.
+    /// How long the step waits; `are_known`: other requests are known to be about to come.
     fn wait(&self, are_known: bool, now: Instant) -> Wait {
         let longest = self.since + self.first_step.mul_f64(PART).min(LONGEST);
         let is_worth = self.first_step.mul_f64(QUIET_PART) >= QUIET;
@@ -162,7 +162,7 @@ impl Gathering {
         match self.wait {
             Wait::Nothing => pending().await,
             Wait::Look => {
-                // What is ready runs first, and the sockets are polled.
+                // Tasks that are ready run first, and the sockets are polled.
                 yield_now().await;
                 self.gathered.iter_mut().for_each(|gathered| gathered.num_looks += 1);
             }

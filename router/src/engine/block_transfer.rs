@@ -9,7 +9,7 @@ use penstock_scheduler::BlockId;
 pub struct BlockSource {
     /// `unix:PATH` or `tcp:ADDRESS:PORT`.
     pub address: String,
-    /// What whoever fetches has to bring.
+    /// The secret that a shard must send to fetch from it.
     pub secret: Vec<u8>,
 }
 
@@ -18,7 +18,7 @@ pub struct BlockSource {
 pub struct GroupSource {
     /// The stream.
     pub epoch: u64,
-    /// By rank.
+    /// The source of the blocks of each rank.
     pub ranks: Vec<BlockSource>,
 }
 

@@ -23,7 +23,7 @@ pub enum ChangeError {
     ShuttingDown,
 }
 
-/// What is asked of the loop.
+/// A change that is asked of the engine loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     /// To sleep so deep, or deeper.
@@ -38,17 +38,17 @@ pub(crate) enum Change {
 
 pub(crate) type ChangeReply = oneshot::Sender<Result<Condition, ChangeError>>;
 
-/// What the shards are to be like, and who waits until they are.
+/// The condition that the shards are to have, and the callers who wait for it.
 pub(super) struct Changes {
     pub wanted: Wanted,
-    /// What they all were like last; a change that is refused goes back to it.
+    /// The condition that all shards had last; a change that is refused goes back to it.
     settled: Condition,
     waiters: Vec<ChangeReply>,
-    /// What waits until the shards, which sleep, are told to wake up.
+    /// Changes that wait until the sleeping shards are told to wake up.
     deferred: Vec<(Change, ChangeReply)>,
     /// The number of the weights that were asked for last.
     last_weights: u64,
-    /// Not before then do requests that wait have the shards try again to wake up.
+    /// The time before which waiting requests do not have the shards try again to wake up.
     wakes_again: Option<Duration>,
 }
 

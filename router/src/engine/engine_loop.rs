@@ -173,7 +173,7 @@ impl EngineLoop {
         }
     }
 
-    /// What a replica has computed the prompt of goes on with another, if that is how they are to be used.
+    /// Passes requests whose prompt is computed on to other replicas, if the roles of the replicas ask for that.
     fn pass_on(&mut self) {
         let passed = self.replicas.pass_on();
         passed.begun.into_iter().for_each(|begun| self.transfers.begin(begun));

@@ -37,11 +37,11 @@ pub(crate) enum Command {
     Change(Change, Option<ChangeReply>),
     /// There is no room for shards that sleep: calls that need them awake are to fail.
     RefuseDeferred,
-    /// What has begun is to fail, because weights are replaced.
+    /// Requests that have begun must fail, because weights are replaced.
     AbortBegun,
 }
 
-/// What the engine loop last knew of its shards.
+/// The status of the shards, as the engine loop last knew it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineStatus {
     /// Steps are being answered.
@@ -65,7 +65,7 @@ impl EngineStatus {
         }
     }
 
-    /// That of several replicas together: the best of theirs, so that it is ready if one is, and lost only if all are.
+    /// The status of several replicas together, which is the best of theirs: ready if one is, and lost only if all are.
     pub(crate) fn of_all<'a>(replicas: impl Iterator<Item = &'a Self>) -> Self {
         let best = replicas.min_by_key(|status| match status {
             Self::Ready => 0,
@@ -78,7 +78,7 @@ impl EngineStatus {
     }
 }
 
-/// What the engine loop last knew of one replica.
+/// The status of one replica, as the engine loop last knew it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReplicaStatus {
     pub replica: usize,
@@ -126,7 +126,7 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// What the shards of a replica said of the model and of themselves. Those of others may have other numbers of blocks.
+    /// The facts that the shards of one replica reported. Other replicas may have other numbers of blocks.
     pub fn facts(&self) -> &EngineFacts {
         &self.facts
     }
@@ -137,7 +137,7 @@ impl EngineHandle {
         EngineStatus::of_all(all.iter().filter(|one| one.takes_requests).map(|one| &one.status))
     }
 
-    /// What the shards are to be like, and are unless they just become so.
+    /// The condition that the shards are to have; they have it unless they are just changing.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
@@ -152,12 +152,13 @@ impl EngineHandle {
         self.status.borrow().len()
     }
 
-    /// What each replica is for, in the order of their numbers.
+    /// The role of each replica, in the order of their numbers.
     pub fn roles(&self) -> Vec<Role> {
         self.status.borrow().iter().map(|replica| replica.role).collect()
     }
 
-    /// What it takes to wake up, over all shards of all replicas. One that was not connected yet is taken to be like others.
+    /// The memory needed to wake up, over all shards of all replicas. A replica that was never connected counts as the
+    /// others.
     pub fn awake_bytes(&self) -> AwakeBytes {
         let all = self.status.borrow();
         let known: Vec<_> =
@@ -188,7 +189,7 @@ impl EngineHandle {
         self.submit_arriving(request, None).await
     }
 
-    /// The same for a request that was said to be about to come.
+    /// Like [`Self::submit`], for a request that was announced as about to come.
     pub async fn submit_arriving(
         &self,
         request: NewRequest,

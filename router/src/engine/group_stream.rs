@@ -29,9 +29,9 @@ pub(super) struct GroupStream {
     /// Outcomes of the oldest plan that have arrived, by rank of the last stage. Kept here because `recv` may be cancelled
     /// between two.
     arrived: Vec<Option<RankOutcome>>,
-    /// By rank of another stage: what it is to say of the steps that are answered.
+    /// The verdicts that each rank of another stage is to send about the steps that are answered, by rank.
     expected: Vec<VecDeque<Verdict>>,
-    /// What it has said before it was known.
+    /// The verdicts that each of these ranks sent before the expected ones were known, by rank.
     early: Vec<VecDeque<Verdict>>,
     heartbeats: Heartbeats,
 }

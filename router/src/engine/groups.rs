@@ -10,13 +10,13 @@ use super::shard_socket::ShardSocket;
 /// One group, known for as long as its engine lives.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// For people.
+    /// Its address, as text for operators.
     address: String,
-    /// By rank.
+    /// The sockets of its shards, by rank.
     pub sockets: Vec<ShardSocket>,
     /// Whether the group is connected: one that is not gets its adapters when it is.
     is_up: AtomicBool,
-    /// Of the processes that it is connected to, or about to be.
+    /// Instance ids of the processes that it is connected to, or about to be.
     instance_ids: Mutex<Vec<String>>,
 }
 
@@ -49,7 +49,7 @@ impl Groups {
         group
     }
 
-    /// All of them.
+    /// All groups whose engine lives.
     pub fn all(&self) -> Vec<Arc<Group>> {
         self.lock().iter().filter_map(Weak::upgrade).collect()
     }

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::EngineError;
 
-/// Of all ranks, until the last clone is dropped.
+/// The heartbeats of all ranks, read until the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Heartbeats {
     /// The first rank whose heartbeat stopped, and the reason.

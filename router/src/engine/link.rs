@@ -30,7 +30,7 @@ pub(super) enum Link {
 /// The engine, and whether it can be used again.
 pub(super) type Reconnected = (Box<dyn Engine>, Result<(), EngineError>);
 
-/// What came over the link.
+/// The next result from the link: an outcome, or a new connection.
 pub(super) enum Arrival {
     Outcome(Result<Outcome, EngineError>),
     Reconnected(Reconnected),
@@ -71,7 +71,7 @@ impl Link {
         }
     }
 
-    /// What the shards are like; `None` while they are not reached.
+    /// The condition of the shards; `None` while they are not reached.
     pub fn condition(&self) -> Option<Condition> {
         match self {
             Self::Up(engine) => Some(engine.condition()),

@@ -35,7 +35,7 @@ pub struct ReplicaEntry {
     pub replica: usize,
     /// Where its shards are.
     pub address: String,
-    /// What it does.
+    /// The state of its shards.
     pub state: ReplicaState,
     /// Why it does not answer; `None` if it does.
     pub reason: Option<String>,
@@ -43,7 +43,7 @@ pub struct ReplicaEntry {
     pub draining: bool,
     /// Whether a launcher starts and restarts its shards.
     pub supervised: bool,
-    /// What it is for.
+    /// Its role: prefill, decode or both.
     pub role: Role,
     /// Requests in its queue.
     pub waiting: usize,
@@ -61,7 +61,7 @@ pub struct ReplicaEntry {
     pub prefix_cache_hit_tokens_total: u64,
 }
 
-/// What a replica does.
+/// The state of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicaState {
@@ -85,7 +85,7 @@ pub enum ReplicaState {
     Refused,
 }
 
-/// What is asked of the loop.
+/// A request to the engine loop about its replicas.
 pub(crate) enum Members {
     List(oneshot::Sender<Vec<ReplicaEntry>>),
     Add(Box<dyn Engine>, oneshot::Sender<ReplicaEntry>),

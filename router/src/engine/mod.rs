@@ -62,7 +62,7 @@ pub use shard_trainer::ReplicaReceivers;
 pub use shard_weights::ReplicaWeights;
 pub use sharded::{ConnectOptions, ShardedEngine, connect_any};
 
-/// What the shards report about the model and themselves: results, never written back into any setting.
+/// Facts that the shards report about the model and themselves. They are never written back into any setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EngineFacts {
     /// Version of the shard's package.
@@ -271,12 +271,12 @@ impl EngineError {
     }
 }
 
-/// What a group of shards is called.
+/// The identity of a group of shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The number of its replica; `None` if it is to have the first that is free.
     pub number: Option<usize>,
-    /// Where it is, for people and for the next router.
+    /// Its address, for operators and for the next router.
     pub address: String,
     /// Whether a launcher starts, watches and restarts its shards.
     pub is_supervised: bool,
@@ -285,10 +285,10 @@ pub struct Origin {
 /// A group of shards with an open stream.
 #[async_trait]
 pub trait Engine: Send {
-    /// What the shards reported when the engine first connected.
+    /// The facts that the shards reported when the engine first connected.
     fn facts(&self) -> &EngineFacts;
 
-    /// What it is called.
+    /// The identity of its group of shards.
     fn origin(&self) -> Origin;
 
     /// Whether its shards were ever connected; else `reconnect` comes first.
@@ -310,15 +310,15 @@ pub trait Engine: Send {
     /// Closes the stream, of which every plan is answered: the same shards are to become what is wanted of them now.
     fn let_go(&mut self);
 
-    /// What the shards are like since they were connected last.
+    /// The condition of the shards since they were connected last.
     fn condition(&self) -> Condition;
 
-    /// What its replica is for, as the shards said when they were connected last.
+    /// The role of its replica, as the shards reported it when they were connected last.
     fn role(&self) -> Role {
         Role::Both
     }
 
-    /// What its shards take to wake up, as they said when they were connected last.
+    /// The memory that its shards need to wake up, as they reported it when they were connected last.
     fn awake_bytes(&self) -> AwakeBytes {
         AwakeBytes::default()
     }

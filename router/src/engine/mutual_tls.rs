@@ -59,7 +59,7 @@ pub struct MutualTlsFiles<'a> {
     pub ca: &'a Path,
 }
 
-/// What this machine shows to others, and whom it trusts.
+/// The certificate that this machine shows to others, and the authority that it trusts.
 #[derive(Clone)]
 pub struct MutualTls {
     acceptor: TlsAcceptor,
@@ -73,7 +73,7 @@ pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
 impl MutualTls {
-    /// What is in the files.
+    /// Reads the files.
     pub fn read(files: MutualTlsFiles<'_>) -> Result<Self, MutualTlsError> {
         let cert = PemFile { flag: "--replica-tls-cert", path: files.cert };
         let key = PemFile { flag: "--replica-tls-key", path: files.key };
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// What the server hears, or why not; and what the client hears.
+    /// Connects the two. Returns the bytes that the server heard, or its error, and the same for the client.
     async fn talk(server: &MutualTls, client: &MutualTls) -> (io::Result<[u8; 2]>, io::Result<[u8; 2]>) {
         let (ours, theirs) = duplex(1 << 16);
         let answers = async {

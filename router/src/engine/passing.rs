@@ -9,7 +9,7 @@ use super::replica::Replica;
 use super::replicas::Replicas;
 use super::transfers::{Begun, Transferred, Way};
 
-/// What was found in a look at all replicas.
+/// The transfers that began in a look at all replicas, and their events.
 #[derive(Default)]
 pub(super) struct Passed {
     pub begun: Vec<Begun>,
@@ -58,7 +58,7 @@ impl Replicas {
             let has_room = |to: &usize| self.replicas[*to].scheduler().has_room_for(here, id);
             let with_room: Vec<_> =
                 (0..offers.len()).map(|to| offers[to].filter(|_| has_room(&to))).collect();
-            // Those behind it wait, too: else a large one might wait for ever.
+            // The requests after it wait, too; otherwise a large one might wait for ever.
             let Some(to) = self.generators.choose(&with_room) else { return };
             if let Some((begun, event)) = self.pass_one_on(from, to, id) {
                 passed.begun.push(begun);
@@ -129,7 +129,7 @@ impl Replicas {
         }
     }
 
-    /// Nobody waits any more for what was to go on elsewhere: it goes on where it is.
+    /// Requests that were to go on elsewhere go on where they are: nobody waits for them any more.
     pub fn give_up(&mut self, transfer: TransferId, from: usize) {
         if let Some(from) = self.index_of(from) {
             self.replicas[from].scheduler_mut().depart(transfer);

@@ -11,7 +11,7 @@ use super::replica_access::ReplicaAccess;
 use super::replica_address::ReplicaAddress;
 use super::{ConnectOptions, Engine, EngineError, EngineFacts, Origin, ShardedEngine};
 
-/// Who connects to them.
+/// Connects to the shards of new replicas.
 #[async_trait]
 pub trait Recruit: Send + Sync {
     /// The shards at an address, once they have answered a step and hold the adapters that the others hold. Refused if
@@ -31,7 +31,7 @@ pub struct Recruiter {
 }
 
 impl Recruiter {
-    /// For replicas beside one that is connected. They are to hold these adapters, too, and those on TCP ask for this.
+    /// A recruiter of replicas beside a connected one: they are to hold these adapters. Those on TCP require `access`.
     pub fn beside(engine: &ShardedEngine, access: ReplicaAccess, adapters: Adapters) -> Self {
         let (facts, groups, wanted) = (engine.facts().clone(), engine.groups().clone(), engine.wanted());
         let (step_timeout, transfer_timeout) = (engine.step_timeout(), engine.transfer_timeout());

@@ -24,7 +24,7 @@ use crate::observe::telemetry::{AnsweredStep, SequenceTraces};
 pub(super) struct Replica {
     number: usize,
     origin: Origin,
-    /// What it is for; not known before its shards were connected.
+    /// Its role; not known before its shards were connected.
     role: Role,
     awake_bytes: AwakeBytes,
     link: Link,
@@ -92,7 +92,7 @@ impl Replica {
         &self.origin
     }
 
-    /// What it is for.
+    /// Its role: prefill, decode or both.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -122,7 +122,7 @@ impl Replica {
         self.scheduler.set_passes_on(passes_on);
     }
 
-    /// What comes next from the shards. Cancel safe.
+    /// The next result from the shards. Cancel safe.
     pub async fn next(&mut self) -> Arrival {
         self.link.next().await
     }
@@ -146,7 +146,7 @@ impl Replica {
         self.drain.is_none()
     }
 
-    /// From now on it takes no requests; `None`: it does again.
+    /// Sets how it is drained: it takes no requests then. With `None` it takes requests again.
     pub fn set_drain(&mut self, drain: Option<Drain>) {
         self.drain = drain;
     }
@@ -230,12 +230,12 @@ impl Replica {
         self.config.num_blocks
     }
 
-    /// What its requests take of the server's limits.
+    /// The part of the server's limits that its requests use.
     pub fn taken(&self) -> Taken {
         self.scheduler.taken()
     }
 
-    /// What it would have to do for a request; `None` if that does not fit.
+    /// The work that it would have with a request; `None` if the request does not fit.
     pub fn offer(&self, newcomer: &Newcomer) -> Option<Offer> {
         self.scheduler.offer(newcomer)
     }
@@ -246,7 +246,7 @@ impl Replica {
         self.scheduler.adopt(newcomer, matched);
     }
 
-    /// What has changed in its prefix cache since the last time.
+    /// The changes of its prefix cache since the last call.
     pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
         self.scheduler.take_cache_events()
     }
@@ -342,7 +342,7 @@ impl Replica {
         ReplicaLevels { replica: self.number, is_ready: self.is_ready(), levels }
     }
 
-    /// What it is and does, for operators.
+    /// Its entry in the list for operators.
     pub fn entry(&self) -> ReplicaEntry {
         let (load, totals) = (self.scheduler.load(), self.scheduler.totals());
         ReplicaEntry {

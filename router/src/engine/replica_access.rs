@@ -1,14 +1,14 @@
-//! What shards on TCP ask of a router.
+//! The secret and the encryption that shards on TCP require of a router.
 
 use thiserror::Error;
 
 use super::mutual_tls::{MutualTls, MutualTlsError};
 use super::replica_secret::{ReplicaSecret, ReplicaSecretError};
 
-/// What they ask for; by default nothing.
+/// The requirements of shards on TCP; by default none.
 #[derive(Debug, Clone, Default)]
 pub struct ReplicaAccess {
-    /// What every call brings.
+    /// The secret that every call must bring; `None` if none is required.
     pub secret: Option<ReplicaSecret>,
     /// How connections are encrypted.
     pub tls: Option<MutualTls>,

@@ -16,9 +16,9 @@ const TCP: &str = "tcp:";
 /// The sockets of one replica's shards, rank 0 first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaAddress {
-    /// As a text, `unix:PATH` with further ranks behind colons.
+    /// Unix sockets, written as `unix:PATH` with further ranks after colons.
     Unix(Vec<PathBuf>),
-    /// As a text, `tcp:HOST:PORT` with further ranks behind slashes.
+    /// TCP addresses, written as `tcp:HOST:PORT` with further ranks after slashes.
     Tcp(Vec<String>),
 }
 

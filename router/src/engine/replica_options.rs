@@ -75,7 +75,7 @@ impl ReplicaOptions {
         self.tls_files().map(MutualTls::read).transpose()
     }
 
-    /// What shards on TCP ask for.
+    /// The requirements of shards on TCP: the secret and the encryption.
     pub fn access(&self) -> Result<ReplicaAccess, ReplicaAccessError> {
         Ok(ReplicaAccess { secret: self.secret()?, tls: self.tls()? })
     }

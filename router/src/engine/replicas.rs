@@ -22,9 +22,9 @@ use crate::observe::observer::ReplicaLevels;
 
 /// The replicas.
 pub(super) struct Replicas {
-    /// In the order of their numbers.
+    /// The replicas in the order of their numbers.
     pub(super) replicas: Vec<Replica>,
-    /// With the size of the server; each replica has a part of it.
+    /// The settings with the size of the whole server; each replica has a part of it.
     pub(super) config: SchedulerConfig,
     pub(super) placement: Placement,
     /// Which of them generates what another has computed the prompt of.
@@ -51,7 +51,7 @@ impl Replicas {
         this
     }
 
-    /// What comes next from the shards of any, with its number. Cancel safe.
+    /// The next result from the shards of any replica, with the number of the replica. Cancel safe.
     pub async fn next(&mut self) -> (usize, Arrival) {
         let len = self.replicas.len();
         self.turn = (self.turn + 1) % len;
@@ -90,7 +90,7 @@ impl Replicas {
         taking.max_by_key(|index| self.replicas[*index].num_blocks()).unwrap_or(0)
     }
 
-    /// What requests of all others take of the server's limits.
+    /// The part of the server's limits that the requests of all other replicas use.
     fn taken_beside(&self, index: usize) -> Taken {
         let others = self.replicas.iter().enumerate().filter(|(other, _)| *other != index);
         others.map(|(_, replica)| replica.taken()).sum()

@@ -15,7 +15,7 @@ use super::replicas::Replicas;
 /// Replicas that were forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
-    /// What they had counted.
+    /// The totals that they had counted.
     pub totals: Totals,
     /// Their numbers.
     pub replicas: Vec<usize>,
@@ -38,7 +38,7 @@ impl Replicas {
         }
     }
 
-    /// All of them, for operators.
+    /// The entries of all replicas, for operators.
     pub fn entries(&self) -> Vec<ReplicaEntry> {
         self.replicas.iter().map(Replica::entry).collect()
     }
@@ -158,7 +158,7 @@ impl Replicas {
         true
     }
 
-    /// What all replicas that answer and take requests would have to do for one of another.
+    /// The offers of all replicas that answer and take requests, for a request of the replica `from`.
     fn offers(&self, from: usize, id: RequestId) -> Vec<Option<Offer>> {
         let here: &Scheduler = self.replicas[from].scheduler();
         let offer = |there: &Replica| {

@@ -70,7 +70,7 @@ fn worst(answers: Vec<Result<(), UnloadFailure>>) -> Result<(), UnloadFailure> {
     in_use.or_else(|| answers.into_iter().find(Result::is_err)).unwrap_or(Ok(()))
 }
 
-/// What all ranks, or all replicas, say; a refusal counts before a rank that cannot be reached.
+/// The common answer of all ranks, or of all replicas; a refusal counts before a rank that cannot be reached.
 fn agreed(answers: &[Result<LoadedAdapter, LoadFailure>]) -> Result<LoadedAdapter, LoadFailure> {
     let failures = || answers.iter().filter_map(|answer| answer.as_ref().err());
     let refused = failures().find(|failure| matches!(failure, LoadFailure::Refused(_)));

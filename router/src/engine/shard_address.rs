@@ -17,11 +17,11 @@ const FILE: &str = "file:";
 /// The socket of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShardAddress {
-    /// As a text, its path.
+    /// A Unix socket, written as its path.
     Unix(PathBuf),
-    /// As a text, `tcp:HOST:PORT`.
+    /// A TCP address, written as `tcp:HOST:PORT`.
     Tcp(String),
-    /// As a text, `file:PATH`: a file that says HOST:PORT, as long as it is there.
+    /// A file that says HOST:PORT, as long as the file is there; written as `file:PATH`.
     Recorded(PathBuf),
 }
 

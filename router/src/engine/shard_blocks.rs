@@ -12,7 +12,7 @@ use super::shard_socket::ShardSocket;
 
 /// The shards of a replica with an open stream.
 pub(super) struct GroupFetcher {
-    /// By rank.
+    /// The sockets of the shards, by rank.
     pub sockets: Vec<ShardSocket>,
     /// The stream.
     pub epoch: u64,

@@ -23,14 +23,14 @@ pub enum ShardSocket {
     Tcp {
         /// Host and port.
         address: String,
-        /// What the shard asks for.
+        /// The secret and the encryption that the shard requires.
         access: ReplicaAccess,
     },
     /// A TCP address that is another when the shard comes back on another machine.
     Recorded {
         /// Host and port, as they are now.
         file: PathBuf,
-        /// What the shard asks for.
+        /// The secret and the encryption that the shard requires.
         access: ReplicaAccess,
     },
 }
@@ -91,7 +91,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What calls to a shard bring.
+/// The secret that calls to a shard bring; `None` if none is required.
 #[derive(Clone)]
 pub(super) struct Credentials(Option<MetadataValue<Ascii>>);
 

@@ -38,7 +38,7 @@ async fn check(socket: &ShardSocket, folder: &Path) -> Result<String, CheckFailu
     })
 }
 
-/// What all that answer say; a refusal counts first. Whoever cannot be reached, or is slow, gets the weights later.
+/// The common answer of those that answer; a refusal counts first. Any other gets the weights later.
 fn agreed(answers: &[Result<String, CheckFailure>]) -> Result<String, CheckFailure> {
     let failures = || answers.iter().filter_map(|answer| answer.as_ref().err());
     if let Some(refused) = failures().find(|failure| matches!(failure, CheckFailure::Refused(_))) {

@@ -28,14 +28,14 @@ use crate::base::role::Role;
 /// How to connect to a group.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// By rank.
+    /// The sockets of the shards, by rank.
     pub sockets: Vec<ShardSocket>,
     /// How long one step may take.
     pub step_timeout: Duration,
-    /// What they are called. Where a supervisor restarts all ranks after one has failed, a rank that still runs is not
-    /// connected again.
+    /// The identity of the group. Where a supervisor restarts all ranks after one has failed, a rank that still runs is
+    /// not connected again.
     pub origin: Origin,
-    /// What the shards are to be like.
+    /// The condition that the shards are to have.
     pub wanted: Wanted,
     /// How long blocks may take that come from another replica.
     pub transfer_timeout: Duration,
@@ -46,18 +46,18 @@ pub struct ShardedEngine {
     options: ConnectOptions,
     facts: EngineFacts,
     epoch: u64,
-    /// Of the processes that the stream was opened to.
+    /// Instance ids of the processes that the stream was opened to.
     instance_ids: Vec<String>,
     way: Way,
     /// Whether the shards were ever connected.
     is_known: bool,
-    /// What they are like since then.
+    /// The condition of the shards since they were connected last.
     condition: Condition,
-    /// What they are for.
+    /// The role of the shards.
     role: Role,
     /// Where their blocks are fetched from, by rank; empty if they cannot be.
     block_sources: Vec<BlockSource>,
-    /// What they take to wake up, as they said when they were connected last.
+    /// The memory that they need to wake up, as they reported it when they were connected last.
     awake_bytes: AwakeBytes,
     /// Its entry among all groups.
     group: Arc<Group>,
@@ -154,17 +154,17 @@ impl ShardedEngine {
         self.restore_adapters().await
     }
 
-    /// What loads adapters into all groups that are connected.
+    /// A loader of adapters into all groups that are connected.
     pub fn adapter_loader(&self) -> ReplicaAdapters {
         ReplicaAdapters(self.groups.clone())
     }
 
-    /// What asks all groups that are connected whether other weights may take the place of theirs.
+    /// A checker that asks all groups that are connected whether other weights may replace theirs.
     pub fn weights_checker(&self) -> ReplicaWeights {
         ReplicaWeights(self.groups.clone())
     }
 
-    /// What has all groups receive weights from a trainer.
+    /// A receiver that has all groups receive weights from a trainer.
     pub fn weights_receiver(&self) -> ReplicaReceivers {
         ReplicaReceivers(self.groups.clone())
     }
@@ -174,7 +174,7 @@ impl ShardedEngine {
         &self.groups
     }
 
-    /// What its shards are to be like.
+    /// The condition that its shards are to have.
     pub(super) fn wanted(&self) -> Wanted {
         self.options.wanted.clone()
     }
@@ -194,12 +194,12 @@ impl ShardedEngine {
         matches!(self.way, Way::Open(_))
     }
 
-    /// From now on these adapters are loaded again when the shards were lost, before a plan is sent.
+    /// Sets the adapters that are loaded again when the shards were lost, before a plan is sent.
     pub fn restores(&mut self, adapters: Adapters) {
         self.adapters = Some(adapters);
     }
 
-    /// What the shards of other replicas hold goes on; where there are none, only what is used is loaded again.
+    /// Loads adapters again: those that the shards of other replicas hold; without other replicas, only those in use.
     async fn restore_adapters(&self) -> Result<(), EngineError> {
         let Some(adapters) = &self.adapters else { return Ok(()) };
         let has_others = self.groups.all().len() > 1;

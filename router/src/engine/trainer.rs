@@ -17,7 +17,7 @@ pub struct Meeting {
     pub host: String,
     /// The port of the store.
     pub port: u16,
-    /// What the trainer calls the group.
+    /// The trainer's name for the group.
     pub name: String,
     /// The rank of the first shard.
     pub rank_offset: u32,
@@ -30,9 +30,9 @@ pub struct Meeting {
 /// A tensor that the trainer is about to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announced {
-    /// As it is called in the files of the model.
+    /// Its name in the files of the model.
     pub name: String,
-    /// As safetensors has it.
+    /// Its type, as safetensors names it.
     pub dtype: &'static str,
     /// Its sizes.
     pub shape: Vec<u64>,
@@ -77,7 +77,7 @@ pub trait WeightsReceiver: Send + Sync {
     async fn forget(&self, folder: &Path);
 }
 
-/// What has become of an update.
+/// The state of an update from a trainer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
     /// All tensors are in this folder.
@@ -100,14 +100,14 @@ pub struct Trainers {
     /// How long to wait for the other ranks, and for each tensor.
     pub timeout: Duration,
     receiver: Arc<dyn WeightsReceiver>,
-    /// That which the shards are in, or are about to be.
+    /// The group that the shards are in, or are about to join.
     group: Arc<Mutex<Option<Group>>>,
     /// Held while shards meet others or receive.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Trainers {
-    /// Those at these hosts.
+    /// Trainers at these hosts.
     pub fn new(hosts: Vec<String>, timeout: Duration, receiver: Arc<dyn WeightsReceiver>) -> Self {
         Self { hosts, timeout, receiver, group: Arc::default(), turn: Arc::default() }
     }
@@ -171,7 +171,7 @@ impl Trainers {
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As the server ends: the shards leave the group, if they are in one.
+    /// When the server ends, the shards leave the group, if they are in one.
     pub(super) async fn end(&self) {
         if !self.hosts.is_empty() {
             self.receiver.leave().await;

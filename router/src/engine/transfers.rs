@@ -63,8 +63,8 @@ impl Transfers {
         }
     }
 
-    /// Those to a replica that has lost its shards, and the number of the one that each is from: nobody knows when they will
-    /// be answered.
+    /// Forgets the transfers to a replica that has lost its shards: nobody knows when they will be answered. Returns
+    /// them, each with the number of the replica that it comes from.
     pub fn lost(&mut self, to: usize) -> Vec<(TransferId, usize)> {
         let ways = self.ways.iter().filter(|(_, way)| way.to == to);
         let lost = ways.map(|(id, way)| (*id, way.from)).collect();

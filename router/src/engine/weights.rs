@@ -28,8 +28,8 @@ pub enum CheckFailure {
 /// The shards, as far as their weights go.
 #[async_trait]
 pub trait WeightsChecker: Send + Sync {
-    /// What the files of a folder are, if every rank says that its weights may take the place of those in use. Changes
-    /// nothing.
+    /// Checks that every rank says that the files of a folder may replace the weights in use, and returns what
+    /// identifies the files. Changes nothing.
     async fn check(&self, folder: &Path) -> Result<String, CheckFailure>;
 }
 
@@ -40,14 +40,14 @@ pub struct WeightsRules {
     pub root: Option<PathBuf>,
     /// Compares them with those in use.
     pub checker: Arc<dyn WeightsChecker>,
-    /// Who sends further ones.
+    /// The trainers that send further weights.
     pub trainers: Trainers,
     /// Held while weights are replaced: one after the other.
     pub turn: Arc<Mutex<()>>,
 }
 
 impl WeightsRules {
-    /// Those of a server that has this folder.
+    /// The rules of a server that has this folder.
     pub fn new(root: Option<PathBuf>, checker: Arc<dyn WeightsChecker>, trainers: Trainers) -> Self {
         Self { root, checker, trainers, turn: Arc::default() }
     }

@@ -52,7 +52,7 @@ const IN_WORDS: [(&str, &str); 7] = [
 const CANNOT_GO_ON: &str = "the output cannot go on";
 const TOO_MANY: &str = "too much of it is possible at one point of the output; it needs fewer alternatives";
 const TOO_LARGE: &str = "its expressions are too large together";
-/// What llguidance puts behind every error, because it is to leave out its own state.
+/// The text that llguidance puts after every error, because it is to leave out its own state.
 const NOTHING_MORE: &str = "<non-verbose/>";
 
 /// Compiles grammars for one vocabulary.
@@ -86,7 +86,7 @@ impl Compiler {
         if mask.is_zero() {
             return Err("it allows no output".to_owned());
         }
-        // What else is found there is of this vocabulary, whose tokenizer is not exact, and not of the shard's.
+        // Other errors found there are about this vocabulary, whose tokenizer is not exact, and not about the shard's.
         match look_behind(behind, &mask) {
             Err(error) if is_of_limits(&error) => Err(explain(&error)),
             _ => Ok(()),
@@ -204,7 +204,7 @@ fn with_keyword(grammar: &Grammar, reason: &str) -> String {
     }
 }
 
-/// Those of the keywords that a schema uses; all of them if it seems to use none.
+/// The keywords that a schema uses; all of them if it seems to use none.
 fn used_in(schema: &str, keywords: &[&str]) -> String {
     let is_used = |keyword: &&str| schema.contains(&format!("\"{keyword}\":"));
     let uses_any = keywords.iter().any(is_used);

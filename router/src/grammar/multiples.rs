@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 const MAX_DIVISOR: u64 = 20_000;
 const RANGE: std::ops::RangeInclusive<f64> = 1e-8..=1e8;
 
-/// What one number has to be a multiple of, by one keyword or several.
+/// The divisors that one number must be a multiple of, by one keyword or several.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Multiple {
     count: usize,
@@ -44,7 +44,7 @@ impl Multiple {
         Ok(own)
     }
 
-    /// For a number that has to be a multiple of both.
+    /// The divisors of a number that has to be a multiple of both.
     pub fn joined(self, other: Self) -> Result<Self, String> {
         let joined = match (self.count, other.count) {
             (0, _) => other,
@@ -55,7 +55,7 @@ impl Multiple {
         Ok(joined)
     }
 
-    /// For a number that has to be a multiple of one of them: the one that costs more.
+    /// The divisors of a number that has to be a multiple of one of them: those that cost more.
     pub fn or(self, other: Self) -> Self {
         if (self.count, self.product) < (other.count, other.product) { other } else { self }
     }

@@ -53,11 +53,11 @@ struct Size {
     patterns: usize,
     /// The costliest `multipleOf` of one number within it.
     multiple: Multiple,
-    /// What the `multipleOf` of all numbers within it cost together, with copies.
+    /// The total cost of the `multipleOf` keywords of all numbers within it, with copies.
     multiples: u64,
     /// The outermost target being measured that it refers back to, by its depth among them.
     back: Option<usize>,
-    /// Of a list, the entries that refer back.
+    /// For a list: the number of entries that refer back.
     num_recursive: usize,
 }
 

@@ -212,7 +212,7 @@ async fn hostile_grammars_cost_little_and_do_not_block_the_event_loop() {
         let checking = grammars.check(&grammar, "grammar");
         tokio::pin!(checking);
         for _ in 0..100 {
-            // What the event loop did itself would be done by now.
+            // Work that the event loop did itself would be done by now.
             assert!(futures::poll!(&mut checking).is_pending(), "{shown}");
             tokio::task::yield_now().await;
         }
@@ -221,7 +221,7 @@ async fn hostile_grammars_cost_little_and_do_not_block_the_event_loop() {
         match (checked, expected) {
             (Ok(()), Ok(())) => check_work(grammars.compiler.get().unwrap().work(&grammar), &shown),
             (Err(Error::Grammar { reason, .. }), Err(expected)) => {
-                // What bounds the work of a refused grammar is the limit that refuses it.
+                // The limit that refuses a grammar also bounds the work for it.
                 assert!(reason.contains(expected), "{shown}: {reason}");
             }
             (checked, _) => panic!("{shown}: {checked:?}"),
@@ -398,7 +398,7 @@ async fn many_slow_grammars_do_not_stop_another_one() {
 #[tokio::test(start_paused = true)]
 async fn held_threads_do_not_stop_another_grammar() {
     let grammars = Grammars { limit: PATIENCE, ..grammars_of(byte_level()) };
-    // As many jobs as there are threads are given up, and still hold their threads.
+    // Jobs are given up, as many as there are threads, and still hold their threads.
     let mut gates = Vec::new();
     for _ in 0..THREADS {
         let (work, begun, gate) = gated();

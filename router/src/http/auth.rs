@@ -124,7 +124,7 @@ impl Entry {
         }
     }
 
-    /// What identifies the tenant: its name, or the key.
+    /// The bytes that identify the tenant: its name if it has one, else the key.
     fn identity(&self) -> &[u8] {
         self.tenant.as_ref().map_or(self.key.0.as_bytes(), |tenant| tenant.as_bytes())
     }
@@ -166,7 +166,7 @@ impl ApiKeys {
         weighted.map(|(entry, weight)| (self.name(entry.identity()), weight)).collect()
     }
 
-    /// Who sent these headers. Refused without one of the keys, unless there are none.
+    /// The caller who sent these headers. Refused without one of the keys, unless the server has none.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, Error> {
         let presented = presented_key(headers);
         let found = presented.and_then(|key| self.find(key));

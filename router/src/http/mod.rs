@@ -1,4 +1,4 @@
-//! What all HTTP handlers share: state, request bodies, response streams, errors, API keys, limits, layers and
+//! Code that all HTTP handlers share: state, request bodies, response streams, errors, API keys, limits, layers and
 //! connections.
 
 pub mod auth;

@@ -18,7 +18,7 @@ use crate::observe::metrics::RequestGuard;
 /// After this time without an event a comment is sent, so that proxies keep the connection during a long prefill.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
-/// What stands before the data of an event, and behind it.
+/// The bytes before the data of an event (`DATA`) and after it (`END`).
 const DATA: &[u8] = b"data: ";
 const END: &[u8] = b"\n\n";
 /// Bytes that most events fit into, so that writing one allocates once.
@@ -38,7 +38,7 @@ impl Frame {
         Self::begun(&[], value)
     }
 
-    /// The same with a name, which the `event:` line holds.
+    /// An event with a name in its `event:` line, whose data is this value as JSON.
     pub fn named(name: &str, value: &impl Serialize) -> Self {
         Self::begun(&[b"event: ", name.as_bytes(), b"\n"], value)
     }

@@ -28,11 +28,11 @@ pub struct AppState {
     pub weights_rules: WeightsRules,
     /// Limits on the size of a body and on the time to receive it.
     pub body_limits: BodyLimits,
-    /// The same for WebSockets, and which pages may open one.
+    /// Limits on WebSocket connections, and which pages may open one.
     pub socket_rules: Arc<SocketRules>,
     /// Begins traces.
     pub telemetry: Telemetry,
-    /// What `/tokenizer_info` tells, if it may.
+    /// The response of `/tokenizer_info`; `None` if the server may not give it.
     pub tokenizer_info: Option<Arc<Map<String, Value>>>,
     /// Writes a line for each request.
     pub access_log: AccessLog,

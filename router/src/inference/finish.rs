@@ -5,7 +5,7 @@ use penstock_scheduler::FinishReason;
 /// Why a sequence is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// As many tokens as asked for.
+    /// The sequence has as many tokens as were asked for.
     Length,
     /// The model ended it.
     EndOfSequence,
@@ -16,7 +16,7 @@ pub enum Finish {
 }
 
 impl Finish {
-    /// In the words of OpenAI and OpenTelemetry.
+    /// Its name in OpenAI's API and in OpenTelemetry.
     pub fn name(self) -> &'static str {
         match self {
             Self::Length => "length",

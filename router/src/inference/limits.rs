@@ -1,4 +1,4 @@
-//! What requests may ask for. For each limit the smaller one counts: the operator's flag, or what the shards can do.
+//! Limits on requests. Each limit is the smaller of two values: the operator's flag, and what the shards can do.
 
 use clap::{ArgAction, Args};
 use penstock_scheduler::Window;
@@ -129,7 +129,7 @@ pub struct RequestLimits {
 pub struct Watermark {
     /// Fraction of the vocabulary that is favoured (the "green" tokens), between 0 and 1.
     pub gamma: f32,
-    /// What is added to the logits of the favoured tokens, from 0 to 100.
+    /// The number that is added to the logits of the favoured tokens, from 0 to 100.
     pub delta: f32,
 }
 

@@ -1,4 +1,4 @@
-//! What handlers call to generate: turns a prompt and parameters into running sequences, or into finished text.
+//! Generation for handlers: turns a prompt and parameters into running sequences, or into finished text.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -42,8 +42,8 @@ pub struct ServedModel {
     pub root: String,
     /// All names that the server lists, the id first.
     names: Vec<String>,
-    /// What `--model-id` says, if clients may use it: a client that was set up with the path of a folder goes on to
-    /// work.
+    /// The value of `--model-id`, if clients may use it as a name: clients that were set up with the path of a folder
+    /// still work.
     given: Option<String>,
     accepts_any: bool,
 }

@@ -21,7 +21,7 @@ use crate::observe::telemetry::RequestTrace;
 use crate::text::detokenizer::Detokenizer;
 use crate::text::tokenizer::Tokenizer;
 
-/// What happens to a sequence, in order; nothing follows a token with an `end`.
+/// An event in the life of a sequence; no event follows a token with an `end`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TextEvent {
     /// It left the queue.
@@ -37,7 +37,7 @@ pub enum TextEvent {
 pub struct TextToken {
     /// Its id.
     pub id: u32,
-    /// What it adds to the text, or a special token's own spelling; empty while a character is incomplete.
+    /// The text that it adds, or a special token's own spelling; empty while a character is incomplete.
     pub text: String,
     /// Whether it is no part of the text.
     pub is_special: bool,
@@ -47,7 +47,7 @@ pub struct TextToken {
     pub top: Vec<TopToken>,
     /// Whether the text never shows it: a special token, or the token that ended the sequence.
     pub is_hidden: bool,
-    /// What may be shown now; stop strings and what may become one are left out.
+    /// The text that may be shown now; it leaves out stop strings and text that may become one.
     pub delta: String,
     /// How long the sequence has taken so far, this token included.
     pub times: SequenceTimes,
@@ -64,7 +64,7 @@ pub struct End {
     pub finish: Finish,
     /// The stop string that did it, or the text that matched a regular expression, if one did.
     pub stop_string: Option<String>,
-    /// What did it, unless the length did.
+    /// The stop condition that ended the sequence; `None` if the length ended it.
     pub matched_stop: Option<MatchedStop>,
     /// The whole text. On native routes it includes the stop string, as in TGI.
     pub text: String,
@@ -96,14 +96,14 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// By which the best of several is chosen.
+    /// The mean log probability of its tokens, by which the best of several sequences is chosen.
     pub fn mean_logprob(&self) -> f64 {
         let sum: f64 = self.tokens.iter().map(|token| f64::from(token.logprob)).sum();
         sum / self.tokens.len().max(1) as f64
     }
 }
 
-/// By mean log probability; of equals, the earlier stays before the later.
+/// Sorts by mean log probability, best first; of equals, the earlier stays before the later.
 pub fn best_first(sequences: &mut [Generated]) {
     sequences.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
 }
@@ -128,7 +128,7 @@ pub struct TextStream {
     finish: Option<Finish>,
 }
 
-/// What a stream needs beside its generation and its request.
+/// Everything that a stream needs besides its generation and its request.
 pub struct TextStreamContext {
     /// Special tokens whose spelling is part of the text.
     pub shown: Arc<HashSet<u32>>,
@@ -278,7 +278,7 @@ impl TextStream {
         self.times.generated_tokens += 1;
     }
 
-    /// Also cancels what the shards would still generate after a stop string.
+    /// Ends the sequence. Also cancels what the shards would still generate after a stop string.
     fn end(&mut self, finish: Finish, last_id: u32) -> End {
         self.generation = None;
         self.finish = Some(finish);

@@ -27,7 +27,7 @@ pub(super) struct VisibleText {
     starts: VecDeque<usize>,
 }
 
-/// What one more piece makes visible.
+/// The result of adding one more piece of text.
 #[derive(Debug, PartialEq)]
 pub(super) struct Visible {
     /// The text that may be shown now.

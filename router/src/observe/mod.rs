@@ -1,4 +1,4 @@
-//! What an operator sees: log levels, metrics, traces, the access log, and the interface through which the engine loop
+//! Output for operators: log levels, metrics, traces, the access log, and the interface through which the engine loop
 //! reports its steps.
 
 pub mod access_log;

@@ -108,7 +108,7 @@ pub struct ReplicaLevels {
     pub replica: usize,
     /// Whether its shards answer steps.
     pub is_ready: bool,
-    /// What its scheduler reports.
+    /// The levels that its scheduler reports.
     pub levels: Levels,
 }
 

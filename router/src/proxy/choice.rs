@@ -12,14 +12,14 @@ const USUAL_CHUNKS: usize = 16_384;
 const MAX_CHUNKS: usize = 262_144;
 const CHUNK_TOKENS: usize = CHUNK_BYTES / BYTES_PER_TOKEN;
 
-/// What is known of all upstreams, and the choice among them.
+/// The loads of all upstreams, and the choice among them.
 #[derive(Debug)]
 pub struct Choice {
     placement: Placement,
     loads: Vec<Load>,
 }
 
-/// What one upstream has to do, and probably holds.
+/// The work that one upstream has to do, and the prompts that it probably has in its cache.
 #[derive(Debug)]
 struct Load {
     index: PrefixIndex,

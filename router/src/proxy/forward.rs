@@ -24,7 +24,7 @@ use crate::http::auth::presented_key;
 /// A request that was lost with this many upstreams may be the cause: it fails, and is tried nowhere else.
 const MAX_LOSSES: u32 = 2;
 
-/// What came of one try.
+/// The result of one try.
 enum Attempt {
     Answered(Beginning),
     /// 429 or 503: another upstream may have room.
@@ -196,7 +196,7 @@ impl Tries {
         }
     }
 
-    /// What the client is told when no upstream is left to try.
+    /// The response for the client when no upstream is left to try.
     fn into_refusal(self) -> Result<(Place, Response<Incoming>), Error> {
         match self.refusal {
             Some(refusal) if self.losses < MAX_LOSSES => Ok(refusal),

@@ -14,8 +14,8 @@ const OF_ONE_CONNECTION: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Those of a request that `via` passes on. Its body is whole by now, so that neither its length nor leave to send it has to
-/// be passed on; the host is the upstream.
+/// The headers of a request that is passed on, with `via` added. `Content-Length` and `Expect` are dropped, because its
+/// body is whole by now; the host is the upstream.
 pub fn of_request(headers: &HeaderMap, via: &HeaderValue) -> HeaderMap {
     let mut kept = of_response(headers);
     for name in [header::HOST, header::CONTENT_LENGTH, header::EXPECT] {
@@ -25,7 +25,7 @@ pub fn of_request(headers: &HeaderMap, via: &HeaderValue) -> HeaderMap {
     kept
 }
 
-/// What a proxy calls itself in `Via`: a name that no other has.
+/// The name of a proxy in `Via`: one that no other proxy has.
 pub fn own_via() -> HeaderValue {
     let via = format!("1.1 penstock-{:016x}", rand::random::<u64>());
     HeaderValue::try_from(via).expect("letters and digits")

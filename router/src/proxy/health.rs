@@ -42,7 +42,7 @@ pub async fn watch_all(upstreams: &Upstreams, interval: Duration) -> JoinSet<()>
     tasks
 }
 
-/// What a look at an upstream has shown.
+/// The result of a look at an upstream.
 enum Seen {
     Ready,
     /// It answers, and takes no requests.
@@ -142,7 +142,7 @@ impl Watched {
     }
 }
 
-/// What an upstream says of itself in its metrics.
+/// The facts that an upstream reports in its metrics.
 #[derive(Debug, PartialEq, Eq)]
 struct Served<'a> {
     model: &'a str,

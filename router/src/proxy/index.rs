@@ -1,4 +1,4 @@
-//! What the cache of one upstream probably holds: the keys of the last chunks of prompts that were sent there. It is a
+//! The probable content of one upstream's cache: the keys of the last chunks of prompts that were sent there. It is a
 //! guess, because nobody tells what the upstream has dropped, and it needs nothing of the upstream.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! What a proxy logs of itself at SIGUSR1.
+//! The state that a proxy logs at SIGUSR1.
 
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ struct UpstreamState {
 }
 
 impl LiveState {
-    /// At this moment.
+    /// The state at this moment.
     pub fn of(models: &Models, connections: &OpenConnections) -> Self {
         let of_one = |upstreams: &Upstreams| -> Vec<_> {
             (0..upstreams.len()).map(|number| UpstreamState::of(upstreams, number)).collect()

@@ -4,7 +4,7 @@
 /// The members of an object in JSON, name and value as they are written, up to the first byte that cannot be.
 pub struct Members<'a> {
     rest: &'a [u8],
-    /// What comes before the next member.
+    /// The byte that comes before the next member.
     opening: u8,
 }
 

@@ -36,7 +36,7 @@ pub struct UpstreamMetrics {
     pub failures: Counter,
 }
 
-/// What the budget did to one model.
+/// The metrics of the budget for one model.
 pub struct RestMetrics {
     pub wakes: Counter,
     pub evictions: Counter,

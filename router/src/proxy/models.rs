@@ -36,7 +36,7 @@ struct Model {
 }
 
 impl Models {
-    /// Those of the flags. Each upstream was looked at once.
+    /// The models of the flags. Each upstream was looked at once.
     pub async fn start(config: &ProxyConfig, metrics: &ProxyMetrics) -> Result<Self, ProxyError> {
         let entries = config.served()?;
         let models = Self(Arc::new(Shared {
@@ -109,7 +109,7 @@ impl Models {
         loaded.map(|model| model.upstreams.clone()).collect()
     }
 
-    /// Those of models that are yet to be loaded, too.
+    /// The upstreams of all models, also of those that are yet to be loaded.
     pub fn loaded_or_loading(&self) -> Vec<Upstreams> {
         self.read().iter().map(|model| model.upstreams.clone()).collect()
     }

@@ -9,7 +9,7 @@ use super::url::UpstreamUrl;
 pub struct NamedUpstream {
     /// The names, that of the model first; none where all requests are for one model.
     pub names: Vec<String>,
-    /// Where it is.
+    /// Its address.
     pub url: UpstreamUrl,
 }
 

@@ -90,7 +90,7 @@ impl ProxyConfig {
         self.served().map(drop)
     }
 
-    /// What is to be served.
+    /// The models to serve, from the file or from the flags.
     pub fn served(&self) -> Result<Vec<ServedEntry>, ProxyError> {
         self.models_file.as_deref().map_or_else(|| of_flags(&self.upstream), read)
     }

@@ -10,7 +10,7 @@ pub const CHUNK_BYTES: usize = 128;
 /// About as many as a token has in English text.
 pub const BYTES_PER_TOKEN: usize = 4;
 
-/// What decides which cache entries a request may use, beside its prompt and its caller.
+/// The fields that decide which cache entries a request may use, besides its prompt and its caller.
 const SCOPE: [&[u8]; 2] = [b"model", b"cache_salt"];
 /// Where requests have their prompts, in the order in which chat templates render them: so one conversation has one
 /// beginning, whatever the order of the fields is in which clients send them.

@@ -1,4 +1,4 @@
-//! What is to be served: models with their names and upstreams, from flags or from a file that the launcher writes.
+//! The models to serve, with their names and upstreams, from flags or from a file that the launcher writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,19 +42,19 @@ impl ServedEntry {
     }
 }
 
-/// What a file says.
+/// The models that a file lists.
 pub fn read(path: &Path) -> Result<Vec<ServedEntry>, ProxyError> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
     let read = text.and_then(|text| parse(&text));
     read.map_err(|reason| ProxyError::ModelsFile { path: path.to_owned(), reason })
 }
 
-/// What the text of a file says.
+/// The models that the text of a file lists.
 pub fn parse(text: &str) -> Result<Vec<ServedEntry>, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// What flags say: upstreams with the same names serve the same model.
+/// The models that flags list: upstreams with the same names serve the same model.
 pub fn of_flags(upstreams: &[NamedUpstream]) -> Result<Vec<ServedEntry>, ProxyError> {
     let mut entries: Vec<ServedEntry> = Vec::new();
     for NamedUpstream { names, url } in upstreams {

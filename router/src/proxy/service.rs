@@ -91,7 +91,7 @@ async fn other(State(proxy): State<Proxy>, request: Request) -> Result<Response,
     proxy.forward(request, false).await
 }
 
-/// What is served, under which names.
+/// Lists the served models by their names.
 async fn list(State(proxy): State<Proxy>, request: Request) -> Result<Response, Error> {
     proxy.list(request).await
 }
@@ -105,7 +105,7 @@ async fn ready(State(proxy): State<Proxy>, request: Request) -> Result<(), Error
     if is_up && !proxy.shutdown.is_draining() { Ok(()) } else { Err(Error::NoUpstream) }
 }
 
-/// Those of the proxy, or of the model that the query names.
+/// The metrics of the proxy, or of the model that the query names.
 async fn metrics(State(proxy): State<Proxy>, request: Request) -> Result<Response, Error> {
     if Wanted::by_query(request.uri()).model.is_some() {
         return proxy.forward(request, false).await;

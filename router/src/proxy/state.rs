@@ -1,4 +1,4 @@
-//! What all requests share, and what is measured of each.
+//! The state that all requests share, and the measurements of each request.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::base::shutdown::Shutdown;
 use crate::http::auth::{ApiKeyError, ApiKeys};
 use crate::http::body::BodyLimits;
 
-/// What all requests share. Cheap to clone.
+/// The state that all requests share. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
     pub models: Models,
@@ -55,7 +55,7 @@ impl Proxy {
     }
 }
 
-/// What was measured since a request arrived. The whole time is taken when it is dropped.
+/// The measurements of a request since it arrived. The whole time is taken when it is dropped.
 pub struct Arrival {
     /// When it arrived.
     pub at: Instant,

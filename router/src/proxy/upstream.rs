@@ -33,7 +33,7 @@ pub enum State {
 
 /// One upstream.
 pub struct Upstream {
-    /// Where it is.
+    /// Its address.
     pub url: UpstreamUrl,
     /// Its metrics.
     pub metrics: UpstreamMetrics,
@@ -64,7 +64,7 @@ impl Upstream {
     }
 }
 
-/// What the upstreams of all models have in common.
+/// The settings that the upstreams of all models share.
 pub struct Settings {
     policy: PlacementPolicy,
     /// The size of caches that a flag says.
@@ -76,7 +76,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the flags say.
+    /// The settings of the flags.
     pub fn new(config: &ProxyConfig, metrics: &ProxyMetrics) -> Result<Self, ProxyError> {
         Ok(Self {
             policy: config.upstream_policy.into(),
@@ -125,7 +125,7 @@ struct Shared {
 }
 
 impl Upstreams {
-    /// Those of a model, none of them looked at.
+    /// The upstreams of a model; none of them was looked at yet.
     pub fn new(served: &ServedEntry, settings: &Settings) -> Self {
         let model = served.names.first().cloned();
         let upstream = |url: &UpstreamUrl| Upstream {
@@ -158,7 +158,7 @@ impl Upstreams {
         while end.changed().await.is_ok() {}
     }
 
-    /// The same, which keep nothing alive.
+    /// A weak reference to them, which keeps nothing alive.
     pub fn downgrade(&self) -> WeakUpstreams {
         WeakUpstreams(Arc::downgrade(&self.0))
     }
@@ -168,7 +168,7 @@ impl Upstreams {
         self.0.number
     }
 
-    /// What a budget needs of the model, where there is one.
+    /// The gate that the budget needs of the model; `None` if there is no budget.
     pub fn gate(&self) -> Option<&Gate> {
         self.0.gate.as_ref()
     }

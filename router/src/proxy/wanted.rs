@@ -12,7 +12,7 @@ const IN_PATH: [&str; 2] = ["id", "name"];
 /// The tag that Ollama's clients add to a name without one.
 const DEFAULT_TAG: &str = ":latest";
 
-/// What a request says of the model that it is for.
+/// The model that a request names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The name of a model, or of an adapter in its place.
@@ -27,7 +27,7 @@ struct InQuery {
 }
 
 impl Wanted {
-    /// By a request with this body.
+    /// The model that a request with this body names.
     pub async fn by(parts: &mut Parts, body: &[u8]) -> Self {
         let in_path = RawPathParams::from_request_parts(parts, &()).await.ok().and_then(|params| {
             params.iter().find(|(key, _)| IN_PATH.contains(key)).map(|(_, name)| name.to_owned())
@@ -39,7 +39,7 @@ impl Wanted {
         if in_query.model.is_some() { in_query } else { Self::by_body(body, parts.uri.path()) }
     }
 
-    /// By `?model=`, for routes without a body.
+    /// The model that `?model=` names, for routes without a body.
     pub fn by_query(uri: &Uri) -> Self {
         let model = Query::<InQuery>::try_from_uri(uri).ok().and_then(|query| query.0.model);
         Self { model, adapter: None }

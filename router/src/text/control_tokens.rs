@@ -133,7 +133,7 @@ impl ControlTokens {
         rendered.replace(BREAK, "")
     }
 
-    /// By how many bytes a control token is longer than its marker.
+    /// The number of bytes by which a control token is longer than its marker.
     fn growth(&self, number: usize) -> isize {
         self.spellings[number].len() as isize - marker(number).len() as isize
     }

@@ -30,7 +30,7 @@ enum Spelling {
     Bytes,
     /// Words, with `<0x0A>` for single bytes (Llama 2, Gemma).
     WordsAndBytes,
-    /// Words only.
+    /// Words without tokens for single bytes.
     Words,
 }
 
@@ -146,7 +146,7 @@ pub struct Detokenizer {
     byte_ids: Vec<u32>,
     /// The tokens whose text was returned last.
     context: Vec<u32>,
-    /// What they decode to by themselves.
+    /// The text that `context` decodes to by itself.
     context_text: String,
     /// Tokens whose text was not returned yet.
     pending: Vec<u32>,
@@ -165,7 +165,7 @@ impl Detokenizer {
         }
     }
 
-    /// What one more token adds to the text; nothing while a character is incomplete, and for special tokens.
+    /// The text that one more token adds; empty while a character is incomplete, and for special tokens.
     pub fn push(&mut self, id: u32) -> String {
         if self.vocabulary.is_special(id) {
             return String::new();

@@ -60,7 +60,7 @@ pub struct FillInMiddle {
     middle: Option<u32>,
     is_behind_first: bool,
     ends: Vec<u32>,
-    /// What the tokenizer puts before every text.
+    /// Tokens that the tokenizer puts before every text.
     leading: Vec<u32>,
     control_tokens: ControlTokens,
 }

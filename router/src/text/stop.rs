@@ -18,7 +18,7 @@ pub struct StopMatcher {
 pub struct StopOutput {
     /// Text that may be sent to the client.
     pub text: String,
-    /// What was completed. No further piece may be added after this.
+    /// The stop condition that was completed, if one was. No further piece may be added after this.
     pub matched: Option<Matched>,
 }
 

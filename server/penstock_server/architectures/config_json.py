@@ -38,7 +38,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "relu2": "relu2",
     "xielu": "xielu",
 }
-# Those that a gated layer has; the others stand alone between two projections.
+# The activations that a gated layer may have; the others stand alone between two projections.
 _GATING = ("silu", "gelu", "gelu_tanh")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _MAX_LAYERS = 4096
@@ -245,7 +245,7 @@ def _slopes(
 
 
 def _amplitude(latent: LatentSpec | None, ropes: tuple[RopeSpec, ...]) -> float:
-    """What scores over latents are multiplied by where positions are stretched."""
+    """The factor of scores over latents where positions are stretched."""
     stretched = latent and ropes and ropes[0].kind != "default"
     weight = ropes[0].scaling.get("mscale_all_dim") if stretched else None
     if not weight or ropes[0].scaling["factor"] <= 1:

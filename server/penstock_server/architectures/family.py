@@ -29,8 +29,8 @@ class NameMap:
     embedding: str = "model.embed_tokens"
     positions: str = ""
     embedding_norm: str = ""
-    # Of what every layer is given of a token: their embedding, the way from the hidden states and its norm, and in a
-    # layer the gate, the way back and its norm.
+    # The input that every layer gets from a token: its embedding, the projection from the hidden states and its norm,
+    # and in a layer the gate, the projection back and its norm.
     layers_embedding: str = "model.embed_tokens_per_layer"
     layers_projection: str = "model.per_layer_model_projection"
     layers_norm: str = "model.per_layer_projection_norm"
@@ -41,7 +41,7 @@ class NameMap:
     final_norm: str = "model.norm"
     lm_head: str = "lm_head"
     layer: str = "model.layers.{}."
-    # What the names of multi-token prediction begin with, where it is no further layer of the model.
+    # The prefix of the names of multi-token prediction, where it is no further layer of the model.
     mtp: str = ""
     attention_input_norm: str = "input_layernorm"
     attention_output_norm: str = ""
@@ -52,16 +52,16 @@ class NameMap:
     key: str = "self_attn.k_proj"
     value: str = "self_attn.v_proj"
     output: str = "self_attn.o_proj"
-    # Of gates that have a projection of their own.
+    # The gate of attention, where it has a projection of its own.
     attention_gate: str = ""
-    # Of attention over latents: the way down and up of queries, and that of keys and values.
+    # The projections of attention over latents: the way down and up of queries, and that of keys and values.
     query_down: str = "self_attn.q_a_proj"
     query_down_norm: str = "self_attn.q_a_layernorm"
     query_up: str = "self_attn.q_b_proj"
     latent_down: str = "self_attn.kv_a_proj_with_mqa"
     latent_norm: str = "self_attn.kv_a_layernorm"
     latent_up: str = "self_attn.kv_b_proj"
-    # Of an index of latents.
+    # The parts of an index of latents.
     index_query: str = "self_attn.indexer.wq_b"
     index_key: str = "self_attn.indexer.wk"
     index_key_norm: str = "self_attn.indexer.k_norm"
@@ -70,7 +70,7 @@ class NameMap:
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
     sinks: str = "self_attn.sinks"
-    # What the names of a recurrent layer begin with; what follows is the same for all families of its kind.
+    # The prefix of the names of a recurrent layer; the rest is the same for all families of its kind.
     recurrent: str = "linear_attn."
     gate_up: str = "mlp.gate_up_proj"
     gate: str = "mlp.gate_proj"
@@ -82,14 +82,14 @@ class NameMap:
     # All experts in one tensor, which has no `.weight` in its name.
     experts_gate_up: str = "mlp.experts.gate_up_proj"
     experts_down: str = "mlp.experts.down_proj"
-    # Of one expert, `{}` being its number; with `flat` tensors of all.
+    # The matrices of one expert, `{}` being its number; with `flat`, tensors of all experts.
     expert_gate: str = "mlp.experts.{}.gate_proj"
     expert_up: str = "mlp.experts.{}.up_proj"
     expert_down: str = "mlp.experts.{}.down_proj"
-    # What the router's inputs and the weights of its choice are multiplied by.
+    # The factors of the router's inputs, and of the weights of its choice.
     router_scale: str = ""
     expert_scale: str = ""
-    # Of experts beside the dense feed-forward: norms of what that gives, of what they take, and of what they give.
+    # Where experts stand beside the dense feed-forward: the norms of its output, of their input, and of their output.
     dense_output_norm: str = ""
     experts_input_norm: str = ""
     experts_output_norm: str = ""
@@ -161,7 +161,7 @@ class Experts:
     # Keys of how many groups there are and how many a token chooses among; and whether a group counts by its best two.
     groups: tuple[str, str] | None = None
     sums_pairs: bool = False
-    # What the weights are multiplied by.
+    # The factor of the weights.
     scale: Number = None
     # The key of a part of a score: a choice is weighed among the experts that lack at most twice that, not among all.
     jitter: str = ""
@@ -176,7 +176,7 @@ class Experts:
     inputs_first: bool = False
     # The matrices of all experts lie one below the other in a tensor, the last ones transposed.
     flat: bool = False
-    # What a token's expert takes is multiplied by the weight of its choice, not what it gives.
+    # The weight of a choice multiplies the expert's input, not its output.
     weighs_inputs: bool = False
     # The key with the size of the shared expert; empty: there is none.
     shared_size: str = ""
@@ -184,7 +184,7 @@ class Experts:
     shared_count: str = ""
     # The shared expert has a weight of its own for every token.
     gates_shared: bool = True
-    # What it gives and what the others give are not added, but count half each.
+    # The outputs of the shared expert and of the others are averaged, not added.
     averages_shared: bool = False
     # Experts stand beside the dense feed-forward of every layer, where the switch is on.
     beside_dense: bool = False
@@ -197,17 +197,17 @@ class Recurrent:
     (`linear_…`), Granite 4 and Jamba (`mamba_…`) and LFM2."""
 
     kind: Literal["delta", "row_delta", "state_space", "selective", "short_conv"]
-    # Of each layer, where there is no list.
+    # The kind of each layer, where there is no list.
     usual_kind: str = "linear_attention"
     # A layer is either a mixer or a feed-forward, as `layer_types` says.
     single_parts: bool = False
     # The projections of the delta rule are a tensor each, not two mixed ones.
     split: bool = False
-    # Of Mamba-1: norms of what steps are made of, and of what is written and read by; the key of their eps, where it is
-    # not that of all norms.
+    # Mamba-1: the norms of what steps are made of, and of what is written and read by; the key of their eps, where it
+    # is not that of all norms.
     selective_norm: SelectiveNorm = "none"
     selective_eps: str = ""
-    # Of the state space: a norm of the result, before its gate or behind it; a bias of the output.
+    # The state space: whether its result has a norm, before its gate or behind it; and whether its output has a bias.
     has_norm: Fact = True
     norm_first: Fact = False
     output_bias: Fact = "mamba_proj_bias"
@@ -253,7 +253,7 @@ class Family:
     # Queries and keys are normalised after their rotation.
     qk_norm_after_rope: bool = False
     qkv_layout: QkvLayout = "stacked"
-    # What queries, keys and values are limited to as they leave their projections, on both sides of 0.
+    # The limit of queries, keys and values as they leave their projections, on both sides of 0.
     qkv_limit: Number = None
     # The key whose square root divides the scores; else it is the size of a head.
     score_divisor_key: str = ""
@@ -280,7 +280,7 @@ class Family:
     kv_readers: tuple[str, str] | None = None
     # Keys of how many numbers each layer is given of a token, and of how many tokens have them.
     layer_inputs: tuple[str, str] | None = None
-    # What leaves a layer is multiplied by a number of its own.
+    # A layer's output is multiplied by a number of its own.
     scales_layers: bool = False
     # Some layers keep a state in the place of keys and values, or beside them.
     recurrent: Recurrent | None = None
@@ -312,7 +312,7 @@ class Family:
     activation: str = "hidden_act"
     # Other names for activations.
     activation_names: Mapping[str, str] = field(default_factory=dict)
-    # What config.json calls silu is the clamped activation of gpt-oss.
+    # The name silu in config.json means the clamped activation of gpt-oss.
     clamped_swiglu: bool = False
     gated: bool = True
     # The matrices of linear layers are transposed: inputs first.

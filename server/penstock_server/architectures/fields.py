@@ -63,7 +63,7 @@ class Fields:
         return [Fields({key: value}, self.path).number(key) for value in values]
 
     def of_layers(self, key: str, known: Iterable[Any], num_layers: int) -> list[Any] | None:
-        """What each layer is, one of those that are known; None where nothing is written."""
+        """The value of each layer, one of those that are known; None where nothing is written."""
         listed, values = self.get(key), tuple(known)
         if listed is None:
             return None

@@ -49,7 +49,7 @@ def read_kv_layers(
 
 
 def _listed(fields: Fields, num_layers: int) -> dict[int, Any] | None:
-    """What is written of single layers, by number; None: nothing, not even that all are alike."""
+    """The settings of single layers, by number; None where nothing is written, not even that all are alike."""
     listed = fields.get(_OF_LAYERS)
     if listed is None:
         return None

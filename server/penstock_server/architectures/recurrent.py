@@ -21,7 +21,7 @@ _MAX_WIDTH = 64
 
 
 class Parts(NamedTuple):
-    """What one layer has."""
+    """The parts of one layer."""
 
     attention: bool = True
     recurrent: bool = False
@@ -47,7 +47,7 @@ _SINGLE = {
 
 
 def read_parts(fields: Fields, recurrent: Recurrent | None, num_layers: int) -> tuple[Parts, ...]:
-    """What each layer has."""
+    """The parts of each layer."""
     if recurrent is None:
         return (Parts(),) * num_layers
     known = _SINGLE if recurrent.single_parts else _MIXERS

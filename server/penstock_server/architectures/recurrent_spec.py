@@ -1,4 +1,4 @@
-"""What the decoder has to know of layers that keep a state for each sequence in the place of keys and values."""
+"""The specs of layers that keep a state for each sequence in the place of keys and values."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -11,18 +11,18 @@ class StateShape(NamedTuple):
     # The last inputs of the convolution: how many, and of how many channels.
     conv_len: int
     num_channels: int
-    # Of the matrices of all heads; empty where there are none.
+    # The shape of the matrices of all heads; empty where there are none.
     matrices: tuple[int, ...] = ()
 
 
 class KeptShape(NamedTuple):
-    """What one sequence keeps where the code of a model has objects of its own for it: the bytes that do not grow with
-    its length. Those that do are `CacheShape.kept_bytes`."""
+    """The memory of one sequence where the code of a model has objects of its own for it: the bytes that do not grow
+    with its length. Those that do are `CacheShape.kept_bytes`."""
 
     num_bytes: int
 
 
-# What is normed of that which a token makes of itself: nothing, or all, without weights or with them.
+# The norm of the values that a layer makes from a token: none, or for all of them, without weights or with them.
 SelectiveNorm = Literal["none", "plain", "weighted"]
 
 
@@ -44,7 +44,7 @@ class RowDeltaSpec:
     """The delta rule behind a short convolution, where every row of a head's matrix forgets by itself (KDA)."""
 
     num_heads: int
-    # Of keys and of values.
+    # The size of a head's keys and of its values.
     head_dim: int
     conv_width: int
 
@@ -67,7 +67,7 @@ class StateSpaceSpec:
     # A norm over each group of the result; it may come before the gate.
     has_norm: bool
     norm_first: bool
-    # Of gate, input, both groups and step; the input of the layer is multiplied by the first of `outer` before.
+    # The factors of gate, input, both groups and step; the layer's input is multiplied by the first of `outer` before.
     factors: tuple[float, ...]
     outer: tuple[float, float]
 

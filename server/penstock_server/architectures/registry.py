@@ -125,7 +125,7 @@ def load_spec(folder: Path, rope: RopeOverride | None = None) -> ModelSpec:
 
 
 class ModelConfig(NamedTuple):
-    """What config.json says of the model that is served."""
+    """The config.json of the model that is served."""
 
     path: Path
     raw: dict[str, Any]

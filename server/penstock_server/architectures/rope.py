@@ -60,7 +60,7 @@ def read_ropes(
 
 
 class Thetas(NamedTuple):
-    """Those of all layers, each once, and the number of each layer's among them; None: it does not rotate."""
+    """The thetas of all layers, each once, and for each layer the number of its theta; None: it does not rotate."""
 
     values: tuple[float, ...]
     of_layers: tuple[int | None, ...]
@@ -108,7 +108,7 @@ def _object(fields: Fields, key: str) -> dict[str, Any]:
 
 
 class _Reader:
-    """What all rotary embeddings of a model have in common."""
+    """Reads the fields that all rotary embeddings of a model have in common."""
 
     def __init__(self, fields: Fields, family: Family, head_dim: int, max_sequence_len: int) -> None:
         self.fields = fields

@@ -34,7 +34,7 @@ class KvHeads(NamedTuple):
 class CacheShape(NamedTuple):
     """The size of what the cache of a rank holds for each position."""
 
-    # Of each layer.
+    # The heads of each layer.
     heads: tuple[KvHeads, ...]
     # Keys and values, or 1: a latent, from which both are made.
     num_tensors: int = 2
@@ -85,7 +85,7 @@ class LayerSpec:
     values_are_keys: bool = False
     # The layer before it whose index of latents chooses for it, too; None: its own, if the model has one.
     index_source: int | None = None
-    # Of its dense feed-forward, where it is another one than the model's.
+    # The size of its dense feed-forward, where it is not the model's.
     intermediate_size: int | None = None
 
     @property
@@ -167,14 +167,14 @@ class MoeSpec:
     interleaved: bool
     # Dimensions of the tensor that corrects the choice; 0 for none.
     correction_dims: int
-    # As in `Experts`.
+    # See `Experts`.
     inputs_first: bool
     flat: bool
     weighs_inputs: bool
     # The router computes in float32 whatever the type of the model.
     wide_router: bool
     routing: RoutingSpec
-    # As in the op `route_near`; None: `route` chooses.
+    # See the op `route_near`; None: `route` chooses.
     distance: float | None
     # Size of the expert that every token goes to; 0 for none.
     shared_size: int
@@ -187,14 +187,14 @@ class MoeSpec:
 
 
 class LayerInputs(NamedTuple):
-    """What every layer is given of a token beside the hidden states: numbers of an embedding of its own."""
+    """The input that every layer gets from a token beside the hidden states: numbers of an embedding of its own."""
 
     size: int
     vocab_size: int
 
 
 class Factors(NamedTuple):
-    """What attention takes and gives, and the gates and results of feed-forward layers, are multiplied by."""
+    """The factors of attention's input and output, and of the gates and results of feed-forward layers."""
 
     attention_in: float = 1.0
     attention_out: float = 1.0
@@ -225,7 +225,7 @@ class ModelSpec:
     attention_scale: float
     attention_soft_cap: float | None
     sinks: bool
-    # What a score loses for each position between query and key, for each head; None: nothing.
+    # Subtracted from a score for each position between query and key, for each head; None: nothing.
     slopes: tuple[float, ...] | None
     temperature: TemperatureSpec | None
     latent: LatentSpec | None
@@ -238,7 +238,7 @@ class ModelSpec:
     # Values are normed by head, without weights.
     value_norm: bool
     qkv_layout: QkvLayout
-    # What they are limited to as they leave their projections, on both sides of 0.
+    # The limit of queries, keys and values as they leave their projections, on both sides of 0.
     qkv_limit: float | None
     qkv_bias: bool
     output_bias: bool
@@ -249,7 +249,7 @@ class ModelSpec:
     moe: MoeSpec | None
     parallel: bool
     layer_inputs: LayerInputs | None
-    # What leaves a layer is multiplied by a number of its own.
+    # A layer's output is multiplied by a number of its own.
     scales_layers: bool
     embedding_scale: float
     residual_multiplier: float

@@ -20,9 +20,9 @@ _OF_THE_WHOLE = (
 )
 # Older files have no `text_config`, but its keys beside those of the rest.
 _FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
-# Those that read a prompt in both directions.
+# The models that read a prompt in both directions.
 _READ_BOTH_WAYS = ("paligemma", "pi0")
-# What published files leave out of `text_config`, as transformers fills it in.
+# The fields that published files leave out of `text_config`, with the values that transformers fills in.
 _LEFT_OUT: dict[str, dict[str, Any]] = {
     "gemma3_text": {"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
                     "max_position_embeddings": 131_072},
@@ -31,7 +31,7 @@ _LEFT_OUT: dict[str, dict[str, Any]] = {
     "mistral": {"vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
                 "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131_072},
 }  # fmt: skip
-# What the names of the text part's tensors begin with, and what stands there where it is alone.
+# The prefixes of the text part's tensor names, and the prefixes that stand there where it is alone.
 _PREFIXES = (("model.language_model.", "model."), ("model.text_model.", "model."), ("language_model.", ""))
 # Tensors of the text part that may lie beside those.
 _BESIDE = ("lm_head.", "mtp.")

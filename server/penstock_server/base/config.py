@@ -11,7 +11,8 @@ from penstock_server.base.mutual_tls import MutualTls
 MAX_TOP_LOGPROBS = 20
 # One plan may admit many long prompts: 64 MiB hold 16 million token ids, and no valid plan comes near.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-# Of threads for grammars. Schemas are compiled by recursion, whose levels the router bounds (grammar/schema.rs).
+# The stack of threads for grammars. Schemas are compiled by recursion, whose levels the router bounds
+# (grammar/schema.rs).
 GRAMMAR_STACK_BYTES = 64 << 20
 
 
@@ -37,13 +38,13 @@ StoredFormat = Literal[
 
 # The names of `penstock_kernels.backends`, written out here because importing that imports torch.
 AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"]
-# What adds up over GPUs; auto: sums of few rows by our kernels, where all reach each other's memory.
+# The way to add up over GPUs; auto: sums of few rows by our kernels, where all reach each other's memory.
 AllReduce = Literal["auto", "nccl"]
 # Whether generation_config.json gives the defaults of sampling; none: the server's own apply.
 GenerationConfig = Literal["auto", "none"]
 
 
-# What quantized weights are multiplied by on a CPU: the numbers as they are, or integers in blocks.
+# The activations that quantized weights are multiplied by on a CPU: as they are, or integers in blocks.
 CpuActivations = Literal["auto", "float", "int16", "int8"]
 GpuActivations = Literal["float", "8bit"]
 DrafterKind = Literal["ngram", "suffix", "draft", "medusa", "eagle", "mtp"]
@@ -58,10 +59,10 @@ class DraftLimits:
     max_drafting: int = 0
 
 
-# What serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
+# The gRPC server on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
 EndpointKind = Literal["auto", "tonic", "grpcio"]
 
-# What a replica does for a request: compute its prompt, generate, or both.
+# The work of a replica for a request: compute its prompt, generate, or both.
 Role = Literal["both", "prefill", "decode"]
 
 
@@ -82,7 +83,7 @@ class RopeOverride:
 
 @dataclass(frozen=True, slots=True)
 class ModelOverrides:
-    """What replaces parts of a model's configuration; None keeps the model's."""
+    """Replacements for parts of a model's configuration; None keeps the model's."""
 
     rope: RopeOverride | None = None
     # Fields in the place of those of generation_config.json.
@@ -210,7 +211,7 @@ class TcpConfig:
     # A number, not a name. Without a secret it is one of this machine alone.
     host: str
     port: int
-    # What every call there has to bring.
+    # The secret that every call there has to bring.
     secret: str | None
     # None: connections are not encrypted.
     tls: MutualTls | None = None
@@ -260,7 +261,7 @@ class ServerConfig:
     gpu_activations: GpuActivations = "float"
     # Folder of the small model or the heads that draft tokens; None: they are drafted from those of the sequence.
     draft_model_path: Path | None = None
-    # What drafts; "ngram" where there is such a folder: whatever it has.
+    # The drafter; "ngram" together with a draft folder: whatever that folder has.
     drafter: DrafterKind = "ngram"
     # Guesses of a head for a token: with more than one, drafts are trees where they may be. None: as the heads say.
     draft_branches: int | None = None

@@ -1,4 +1,4 @@
-"""What can go wrong, as a small tree. gRPC statuses are chosen in `interceptor`, exit codes below."""
+"""The errors, as a small tree. gRPC statuses are chosen in `interceptor`, exit codes below."""
 
 from enum import Enum
 
@@ -28,7 +28,7 @@ class StartError(PenstockError):
 
     @property
     def exit_code(self) -> int:
-        """Of the process that ends with it: the launcher's is the same."""
+        """The exit code of the process that ends with this error: the launcher's is the same."""
         return WRONG_USAGE if str(self).startswith("--") else FAILED
 
 
@@ -41,7 +41,7 @@ class StaleEpoch(PenstockError):
 
 
 class SlotRefused(PenstockError):
-    """What a plan asks for one slot is invalid; the other slots of the plan are not affected."""
+    """A plan's request for one slot is invalid; the other slots of the plan are not affected."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class WeightsKept(FolderRefused):
 
 
 class WeightsNotReceived(PenstockError):
-    """What a trainer was to send has not come, or there is no room for it: the shard is in its group no more."""
+    """A trainer's tensors have not come, or there is no room for them: the shard is no longer in its group."""
 
 
 class AdapterInUse(PenstockError):
@@ -84,7 +84,7 @@ class AdapterInUse(PenstockError):
 
 
 class CallRefused(PenstockError):
-    """What a call asks for is no such thing."""
+    """A call asks for something that does not exist."""
 
 
 class TransferFailed(PenstockError):

@@ -51,5 +51,5 @@ class MutualTls:
         return context
 
     def texts(self) -> tuple[bytes, bytes, bytes]:
-        """What is in the files, in their order."""
+        """The contents of the files, in their order."""
         return self.cert.read_bytes(), self.key.read_bytes(), self.ca.read_bytes()

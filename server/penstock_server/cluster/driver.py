@@ -71,7 +71,7 @@ class Driver:
             self._router.send_signal(number)
 
     def _words(self, room: Room, address: str) -> list[str]:
-        """What all launchers are told behind the user's flags."""
+        """The flags that all launchers get behind the user's flags."""
         return [
             "--executor=local",
             # The machine of this driver is node 0, without shards.

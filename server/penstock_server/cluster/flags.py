@@ -1,4 +1,4 @@
-"""What the launcher tells the driver. Users never see these flags: it has checked theirs."""
+"""The flags that the launcher gives the driver. Users never see these flags: it has checked theirs."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What is to be placed, and what its launchers are told."""
+    """The size of the placement, and the flags of its launchers."""
 
     # Machines with shards.
     num_nodes: int

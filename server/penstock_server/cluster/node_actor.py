@@ -1,4 +1,4 @@
-"""What Ray starts on a machine: a launcher with the machine's shards, and what it writes."""
+"""The actor that Ray starts on a machine: it runs a launcher with the machine's shards, and passes on its output."""
 
 import os
 import subprocess

@@ -30,7 +30,7 @@ class Node:
         self._place = place
         self._json_output = json_output
         self._actor: ActorHandle | None = None
-        # What it will say next; None while there is no actor.
+        # The next reply of the actor; None while there is no actor.
         self.reply: ray.ObjectRef | None = None
         self._placed_at = 0.0
         self._due_at = 0.0

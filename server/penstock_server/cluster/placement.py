@@ -23,12 +23,12 @@ _NUM_PORTS = 65536
 
 
 class Room(NamedTuple):
-    """What the replicas of the model need."""
+    """The machines and shards that the replicas of the model need."""
 
     num_replicas: int
-    # Of each replica.
+    # Machines of each replica.
     num_nodes: int
-    # Of each machine.
+    # Shards of each machine.
     num_shards: int
     on_gpus: bool
 
@@ -86,10 +86,10 @@ def _reason(error: Exception) -> str:
 
 
 def choose_room(settings: Settings) -> Room:
-    """What is asked for; what is not said follows from the machines that are there."""
+    """The room that the settings ask for; the rest follows from the machines that are there."""
     gpus = sorted((int(it["Resources"].get("GPU", 0)) for it in _machines()), reverse=True)
     on_gpus = settings.device == "cuda" or (settings.device == "auto" and any(gpus))
-    # As many as each of those machines has that have the most.
+    # The number of GPUs that each of the `num_nodes` largest machines has.
     all_of_one = gpus[settings.num_nodes - 1] if on_gpus and len(gpus) >= settings.num_nodes else 1
     of_replica = settings.num_nodes // settings.num_replicas
     return Room(settings.num_replicas, of_replica, settings.num_shards or max(all_of_one, 1), on_gpus)

@@ -50,7 +50,7 @@ class Adapters:
         self._numbers: OrderedDict[str, int] = OrderedDict()
         self._free = list(range(self.max_adapters))
         self._of_slot: dict[int, str] = {}
-        # Of all of these: never held while a folder is read.
+        # Guards all of these; it is never held while a folder is read.
         self._lock = threading.Lock()
         # One folder is read at a time.
         self._loading = threading.Lock()

@@ -60,7 +60,7 @@ class CacheAhead:
         self._planes.clear()
 
     def _touch(self, first: int, end: int) -> None:
-        """As many blocks at a time as a slice of one plane holds, of all planes."""
+        """Touch these blocks in all planes, in parts of at most `_SLICE_BYTES` for each plane."""
         with suppress(OSError):  # where the system forbids it, the thread competes with those of the step
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         most = max(_SLICE_BYTES // max(map(_block_bytes, self._planes)), 1)
@@ -77,7 +77,7 @@ def _block_bytes(plane: torch.Tensor) -> int:
 
 
 def _end_of_blocks(plan: Plan) -> int:
-    """Behind the highest block that sequences get."""
+    """One past the highest block that sequences get."""
     ends = [max(admit.block_ids) + 1 for admit in plan.admitted if admit.block_ids]
     appended = plan.appended
     if isinstance(appended, Appends):

@@ -62,7 +62,7 @@ class ConstrainedSlot:
         self._build_matcher = build
         self._is_kept = is_kept
         self._end_ids = frozenset(end_ids)
-        # What the matcher was told, and what it is to be told before its first mask.
+        # The tokens that the matcher was told, and those that it is to be told before its first mask.
         self._told: list[int] = []
         self._untold = deque(generated)
         self._ahead: Ahead | None = None
@@ -105,7 +105,7 @@ class ConstrainedSlot:
 
     @property
     def ahead(self) -> "Ahead | None":
-        """What is computed along the drafts of the step, if it has any."""
+        """The masks computed along the drafts of the step; None if it has no drafts."""
         return self._ahead
 
     @property
@@ -125,7 +125,7 @@ class ConstrainedSlot:
 
     @property
     def brief_s(self) -> float | None:
-        """What its next job is likely to take, if that is so little that the caller does it at once."""
+        """The likely time of its next job, if it is so short that the caller does the job at once."""
         return self._last_cost_s if self._num_brief_due == 0 and self._last.done() else None
 
     def failure(self) -> str:
@@ -329,7 +329,7 @@ class Ahead:
         """`most`: how many there may be, if more are guessed."""
         self.drafts = drafts
         self._jobs: list[Job] = []
-        # What may come behind each draft, as far as `num_masks`. [most, width] int32.
+        # The masks of the tokens that may come behind each draft; `num_masks` are filled. [most, width] int32.
         self.masks = torch.empty(most, width, dtype=torch.int32)
         self.num_masks = 0
         # Drafts that the step computes: the others need no masks.

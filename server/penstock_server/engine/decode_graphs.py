@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Kind(NamedTuple):
-    """Of a graph."""
+    """The properties that distinguish one graph from another."""
 
     size: int
     # Whether rows use adapters.
@@ -90,7 +90,8 @@ class DecodeGraphs:
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         num_logits = model.facts.vocab_size if model.stage.is_last else 0
         self._logits = torch.zeros(self.sizes[-1], num_logits, device=slots.device)
-        # What comes from the stage before and goes to the one behind: between replays, as not every stage has graphs.
+        # The hidden states from the stage before and those for the next stage: kept between replays, as not every
+        # stage has graphs.
         self._received = (
             None if model.stage.is_first else room_for_hidden(model, self.sizes[-1], slots.device)
         )
@@ -128,7 +129,7 @@ class DecodeGraphs:
             self._compute(kind)
 
     def _kinds(self) -> Iterator[Kind]:
-        """Those that may occur on CUDA; those that take most memory first."""
+        """The kinds that may occur on CUDA; those that take most memory first."""
         for size in reversed(self.sizes):
             yield from (Kind(size, uses) for uses in (True, False) if self._records_adapters or not uses)
 
@@ -204,7 +205,7 @@ class DecodeGraphs:
             yield partial(self.run, rows, tree=TreeRows(torch.zeros_like(rows[0]), seen))
 
     def hidden(self, num_rows: int) -> torch.Tensor:
-        """What the first rows of the last run are behind the layers of a stage, for the one behind it."""
+        """The hidden states of the first rows of the last run, for the next stage."""
         assert self._hidden is not None, "the last stage has logits"
         return self._hidden[:num_rows]
 
@@ -213,9 +214,8 @@ class DecodeGraphs:
         return None if self._taps is None else self._taps.states[:, :num_rows]
 
     def recorded(self, size: int) -> tuple[Calls, torch.Tensor, torch.Tensor] | None:
-        """What computes a step of this size without adapters, drafts or stages, where it was recorded and is nothing
-        but ops in C; where it finds slots and positions, [2, size], and its logits, [size, vocab_size].
-        """
+        """The calls that compute a step of this size without adapters, drafts or stages; the memory of its slots and
+        positions, [2, size]; and its logits, [size, vocab_size]. None unless it was recorded and is only ops in C."""
         recording = self._recordings.get(Kind(size))
         calls = None if recording is None else recording.only_calls()
         return None if calls is None else (calls, self._inputs[:2, :size], self._logits[:size])
@@ -241,7 +241,7 @@ class DecodeGraphs:
         return compute
 
     def _undo(self, size: int) -> Callable[[], None]:
-        """What makes a step of this size, or a part of it, undone: states go on from what they are."""
+        """Returns a function that undoes a step of this size, or a part of it: it puts the states back."""
         states, slots = self.cache.states, self._inputs[0, :size]
         if not isinstance(states, States):
             return _nothing
@@ -281,7 +281,7 @@ def decode_input(
     given: torch.Tensor | None = None,
     tree: TreeRows | None = None,
 ) -> ForwardInput:
-    """What a model takes for a position of each of these slots, the last of which may be the spare row.
+    """The model's input for one position of each of these slots, the last of which may be the spare row.
 
     Made on the device, lengths included: `paged_attention` reads them there. `query_starts`: as many numbers as there
     are rows, and one more. `longest`: so many rows may be a span. `given`: as in `ForwardInput`; the model then takes

@@ -1,4 +1,4 @@
-"""What a shard reports of itself."""
+"""The description of a shard that it reports to the router."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from penstock_server.network.quantization.quantization import QuantizationFacts
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What Describe reports; it does not change while the process runs."""
+    """The answer to Describe; it does not change while the process runs."""
 
     facts: ModelFacts
     limits: Limits

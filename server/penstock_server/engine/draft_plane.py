@@ -15,7 +15,7 @@ from penstock_server.engine.plan import Numbers, Plan
 
 
 class DraftPlane:
-    """What is filled, by slot and by block."""
+    """Tracks which positions of the drafter's plane are filled, by slot and by block."""
 
     def __init__(self, limits: Limits) -> None:
         self._block_size = limits.block_size
@@ -33,7 +33,7 @@ class DraftPlane:
         self._admitted.clear()
 
     def follow(self, plan: Plan, is_valid: Callable[[int], bool]) -> None:
-        """What a plan changes; slots that were refused are no longer followed."""
+        """Apply the changes of a plan; slots that were refused are no longer followed."""
         for admit in plan.admitted:
             if is_valid(admit.slot):
                 self.admit(admit.slot, admit.block_ids)

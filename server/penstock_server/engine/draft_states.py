@@ -38,7 +38,7 @@ class DraftStates:
         self._copies: list[tuple[int, int]] = []
 
     def affordable(self, wanted: Mapping[int, int]) -> Mapping[int, int]:
-        """Of the tokens that are to be drafted, by slot, as many as there are rows for."""
+        """The numbers of tokens to be drafted, by slot, limited to the rows that there are."""
         left, found = self._states.rows.num_drafts, {}
         for slot, number in wanted.items():
             found[slot] = min(number, left)
@@ -64,7 +64,7 @@ class DraftStates:
         yield NOWHERE
 
     def postpone(self, places: Mapping[int, int]) -> Mapping[int, int]:
-        """Of the places of snapshots, by slot, those that do not wait for drafts."""
+        """The places of snapshots, by slot, that do not wait for drafts."""
         self._waiting = {slot: place for slot, place in places.items() if slot in self._drafted}
         return {slot: place for slot, place in places.items() if slot not in self._drafted}
 

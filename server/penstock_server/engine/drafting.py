@@ -55,7 +55,7 @@ class Drafter:
         return {}
 
     def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        """As `draft`, but the drafts of a slot may be a tree."""
+        """Does what `draft` does, but the drafts of a slot may be a tree."""
         return self.draft(spans, wanted)
 
     def follow(self, plan: Plan) -> None:
@@ -86,7 +86,7 @@ class Drafter:
         return False
 
     def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
-        """What it records, one by one, when it drafts up to `max_drafts` tokens for each of `count` slots."""
+        """Yields the computations that it records to draft up to `max_drafts` tokens for each of `count` slots."""
         return iter(())
 
     def capture(self) -> None:

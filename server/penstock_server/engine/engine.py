@@ -126,7 +126,7 @@ class Engine:
         self.group.leave()
 
     def all_graphs(self) -> list[DecodeGraphs | PromptGraphs]:
-        """Those of this engine; those that take most memory first."""
+        """The graphs of this engine; those that take most memory first."""
         return [graphs for graphs in (self.prompt_graphs, self.graphs) if graphs is not None]
 
     def agree(self, epoch: int, step: int) -> bool:
@@ -280,7 +280,7 @@ class Engine:
         return legal
 
     def _drafts(self, draft: _Draft, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        """What the drafter drafts behind these spans; nothing if it lacks the memory."""
+        """The drafts of the drafter behind these spans; empty if it lacks the memory."""
         try:
             return draft(spans, wanted)
         except Exception as error:
@@ -458,7 +458,7 @@ class Engine:
         return replace(step, forward=replace(step.forward, taps=taps)), taps
 
     def _hidden(self, step: Step) -> torch.Tensor:
-        """Of all tokens. A graph has its memory already: it fails on no rank alone."""
+        """The hidden states of all tokens. A graph has its memory already: it fails on no rank alone."""
         if step.padded is not None:
             assert self.prompt_graphs is not None, "they chose the shape of this step"
             return self.prompt_graphs.run(*step.padded)[: step.num_tokens]

@@ -29,7 +29,7 @@ _PATIENCE_S = 0.005
 # once the mask before them is there.
 _PATIENCE_WITH_DRAFTS_S = 0.001
 
-# What the masks of one step that its own thread computes may take together; others are computed by other threads.
+# The time that the masks of one step may take together on the step's own thread; other threads compute the rest.
 _MOST_AT_ONCE_S = 0.0004
 
 # Why a slot fails where another rank knows it.
@@ -40,7 +40,7 @@ Gather = Callable[..., list[tuple[int, ...]]]
 
 
 class MaskState(IntEnum):
-    """What became of a mask; of the ranks' states the greatest holds."""
+    """The state of a mask; the greatest state of all ranks holds."""
 
     READY = 0
     LATE = 1
@@ -58,7 +58,7 @@ class GrammarMasks:
     errors: dict[int, str] = field(default_factory=dict)
     # Rows whose mask was not there in time: what is chosen for them is dropped.
     late: set[int] = field(default_factory=set)
-    # The same behind drafts, where nobody waits for what is dropped.
+    # Rows behind drafts whose mask was not there in time: nobody waits for what is dropped.
     void: set[int] = field(default_factory=set)
 
     def chosen(self, rows: list[SampledRow]) -> list[int]:
@@ -139,7 +139,7 @@ class Grammars:
         )
 
     def draftable(self, slots: Iterable[int], gather: Gather) -> set[int]:
-        """Those of these slots for which tokens may be drafted, on every rank."""
+        """The slots among these for which tokens may be drafted on every rank."""
         constrained = [slot for slot in slots if slot in self._slots]
         willing = self._least(constrained, lambda slot: slot.may_draft, gather)
         return set(slots) - {slot for slot, number in zip(constrained, willing, strict=True) if not number}
@@ -149,7 +149,7 @@ class Grammars:
         return {slot: self._slots[slot] for slot in slots if slot in self._slots}
 
     def legal(self, drafts: Drafts, gather: Gather) -> Drafts:
-        """As many of the drafts as are known to be legal; the masks behind them are begun."""
+        """The leading drafts that are known to be legal; the masks behind them are begun."""
         constrained = [slot for slot, token_ids in drafts.items() if token_ids and slot in self._slots]
         if not constrained:
             return drafts
@@ -193,7 +193,7 @@ class Grammars:
         return PendingMasks(constrained, behind, num_rows, self.is_patient)
 
     def still_late(self, slots: list[int], is_alone: bool, gather: Gather) -> set[int]:
-        """Those of these slots, which sat out a step, whose mask is still not there: nothing is computed for them.
+        """The slots among these that sat out a step and whose mask is still not there: nothing is computed for them.
 
         `is_alone`: the step has nothing else to compute, so that it is better to wait a little.
         """
@@ -254,7 +254,7 @@ class PendingMasks:
         wait(missing or anything, at_most_s, ALL_COMPLETED if missing else FIRST_COMPLETED)
 
     def collect(self, gather: Gather) -> GrammarMasks:
-        """Those that are there; the others are late, on every rank."""
+        """The masks that are there; the others are late, on every rank."""
         states = _agreed(self._slots.values(), gather)
         void = self._void(gather)
         masks = GrammarMasks([*self._slots, *self._behind], self._bits(states, void), void=void)
@@ -268,7 +268,7 @@ class PendingMasks:
         return masks
 
     def told(self, late: Iterable[int], void: Iterable[int], failed: Iterable[int]) -> GrammarMasks:
-        """What became of them in the stage that used them; they have no bits here."""
+        """The states of the masks in the stage that used them; they have no bits here."""
         masks = GrammarMasks([*self._slots, *self._behind], torch.empty(0), late=set(late), void=set(void))
         for number, slot in self._slots.items():
             slot.on_step(is_late=number in masks.late)
@@ -317,7 +317,7 @@ def wait_with_drafts(jobs: Iterable[Future[str]]) -> None:
 
 
 def _agreed(slots: Iterable[ConstrainedSlot], gather: Gather) -> list[MaskState]:
-    """What became of each mask: a clock decides it, so every rank has to use the same."""
+    """The state of each mask that all ranks use: it depends on a clock, so the ranks have to agree."""
     states = zip(*gather(*(_state(slot) for slot in slots)), strict=True)
     return [MaskState(max(of_ranks)) for of_ranks in states]
 

@@ -29,9 +29,9 @@ _MAX_ENDING_THREADS = 3
 
 
 class Kind(Enum):
-    """What a job is, which decides on its thread."""
+    """The kind of a job; it decides on which thread the job runs."""
 
-    # Of a usual length, for a step.
+    # A mask for a step that takes the usual time.
     MASK = auto()
     # For a step, and known to take long.
     LONG = auto()

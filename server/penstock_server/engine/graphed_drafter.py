@@ -1,4 +1,4 @@
-"""What drafters whose passes may be graphs have in common: the life of these."""
+"""The base of drafters whose passes may be graphs: it captures and closes these."""
 
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.drafting import Drafter

@@ -1,4 +1,4 @@
-"""What drafters of any kind do with tokens that a model guessed: fit its vocabulary, and agree on them."""
+"""Fits the tokens that a model guessed to its vocabulary, and makes all ranks agree on them; for all drafters."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def agreed(owners: Sequence[int], ids: Sequence[torch.Tensor], group: Group) -> 
 
 
 def handed_out(owners: Sequence[int], ids: Sequence[int], group: Group) -> Drafts:
-    """As `agreed`, of tokens that are on the host."""
+    """Does what `agreed` does, for tokens that are on the host."""
     drafts: dict[int, tuple[int, ...]] = {}
     if not ids:
         return drafts

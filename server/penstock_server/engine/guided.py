@@ -31,7 +31,7 @@ class _Along:
         return self.slot.job.done if last is None else last
 
     def mask(self) -> torch.Tensor | None:
-        """What may be guessed next, if it is known. [width] int32."""
+        """The mask of the next guess, if it is known. [width] int32."""
         number = len(self.ahead.drafts)
         if number == 0:
             return self.slot.bits if self.slot.is_ready and not self.slot.failure() else None
@@ -67,7 +67,7 @@ class Guided:
     def _choose_guided(
         self, slots: Sequence[int], rows: list[int], logits: torch.Tensor, sampling: SamplingInput
     ) -> torch.Tensor:
-        """As `choose`, where grammars guide the guesses of these rows."""
+        """Does what `choose` does, where grammars guide the guesses of these rows."""
         along = [self._along[slots[row]] for row in rows]
         wait_with_drafts(each.job for each in along)
         known = [each.mask() for each in along]
@@ -97,7 +97,7 @@ class Guided:
 
 
 def _masks(rows: list[int], known: list[torch.Tensor | None]) -> GrammarMasks | None:
-    """Those that are known."""
+    """The masks that are known; None if there are none."""
     pairs = [(row, mask) for row, mask in zip(rows, known, strict=True) if mask is not None]
     if not pairs:
         return None

@@ -185,7 +185,7 @@ class HeadDrafter(GraphedDrafter):
         return max(1, min(self._longest, most))
 
     def _parts(self, runs: Mapping[int, Run]) -> Iterator[dict[int, Run]]:
-        """The same positions, in parts that fit into a step."""
+        """Split these positions into parts that fit into a step."""
         part, left = dict[int, Run](), self._slots.limits.max_step_tokens
         for slot, run in runs.items():
             rest = run
@@ -242,7 +242,7 @@ class HeadDrafter(GraphedDrafter):
     def _tree_recording(
         self, slots: Slots, group: Group, branches: int
     ) -> RecordedTrees | RecordedTreesAtOnce:
-        """The same where drafts are trees."""
+        """The recording of a pass whose drafts are trees."""
         return RecordedTrees(self.head, self.cache, slots, group, branches)
 
     def _depth(self, number: int) -> int:
@@ -250,7 +250,7 @@ class HeadDrafter(GraphedDrafter):
         return number
 
     def _wanted(self, slot: int, run: Run, number: int) -> Wanted:
-        """What the head is to compute for a slot."""
+        """The work of the head for a slot."""
         return Wanted(slot, self._slots.states[slot].length, run, number)
 
     def _guess(self, runs: Mapping[int, Run], numbers: Mapping[int, int]) -> Drafts:
@@ -271,7 +271,7 @@ class HeadDrafter(GraphedDrafter):
         return drafts
 
     def _guess_trees(self, runs: Mapping[int, Run], numbers: Mapping[int, int]) -> Drafts:
-        """As `_guess`, where no slot asks for more than a draw."""
+        """Does what `_guess` does, with trees, where no slot asks for more than a draw."""
         if not runs:
             return {}
         depths = {slot: self._depth(number) for slot, number in numbers.items()}
@@ -338,7 +338,7 @@ class HeadDrafter(GraphedDrafter):
         return _Guess(ids, self.head.following(hidden))
 
     def _scored(self, step: Step, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the head returns for the rows that get a token, and their logits over the model's vocabulary."""
+        """The head's output for the rows that get a token, and their logits over the model's vocabulary."""
         rows = step.sampled_rows if step.num_tokens > step.sampling.num_rows else None
         hidden, logits = self._computed(step, given)
         if rows is not None:
@@ -353,7 +353,7 @@ class HeadDrafter(GraphedDrafter):
         return step
 
     def _computed(self, step: Step, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What the head returns for each position, and logits if these were computed with it."""
+        """The head's output for each position, and logits if these were computed with it."""
         if step.decode is None:
             return self._hidden(step, given), None
         assert self.graphs is not None, "the graphs chose the size of this step"

@@ -46,7 +46,7 @@ class KeptStates:
         runs.append(run)
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Of the tree behind the last known position of a slot, keep only the states of these tokens."""
+        """Keep, of the tree behind the last known position of a slot, only the states of these tokens."""
         runs = self._runs.get(slot)
         if runs:
             rows = [0, *(1 + number for number in path)]

@@ -1,5 +1,5 @@
-"""Of rows of logits the tokens that are likeliest to be chosen, on a CPU: by the noise of each position the first of
-them is the one that the row itself would choose, the second what it would choose without that, and so on.
+"""Finds, in rows of logits, the tokens that are likeliest to be chosen, on a CPU: by the noise of each position the
+first is the one that the row itself would choose, the second what it would choose without that, and so on.
 
 How likely each is to be what the model chooses is an estimate: its probability where the slot takes the most likely
 token, and its share of e^score where noise is part of the scores. It decides what is drafted, never what is generated.
@@ -19,7 +19,7 @@ from penstock_server.engine.rows import Column
 from penstock_server.engine.slots import Slots
 from penstock_server.network.distributed import Group
 
-# What ranks tell each other of a chance: whole numbers of so many parts.
+# Ranks tell each other a chance as a whole number of parts, of which 1.0 has so many.
 _PARTS = 1 << 30
 _Chances = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -41,7 +41,7 @@ class Likeliest:
         self._ids = torch.zeros(count, most_rows, dtype=torch.int64)
         self._logprobs = torch.zeros(count, most_rows)
         rows = slots.rows.kept
-        # What is chosen is no token of a slot yet: it is written to one row that stands for all of them.
+        # A token that is chosen here is no token of a slot yet: it is written to one row that stands for all slots.
         unused = torch.zeros(rows.tokens.shape[1], dtype=torch.int32).expand(rows.tokens.shape)
         self._kept = SlotRows(unused, rows.params, rows.seeds)
 
@@ -55,7 +55,7 @@ class Likeliest:
             scores.scatter_(1, chosen.token_ids.unsqueeze(1), -torch.inf)
 
     def read(self, slots: Sequence[int], lengths: Sequence[int]) -> list[list[Guess]]:
-        """Of each row, on all ranks those of the first. The rows are those of `compute`."""
+        """The guesses of each row; all ranks get those of the first rank. The rows are those of `compute`."""
         ids, chances = self._ids[:, : len(slots)], self._chances(slots, lengths)
         numbers = (chances * _PARTS).astype(np.int64)
         if self._group.size > 1:

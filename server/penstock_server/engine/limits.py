@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan must keep to; reported by Describe."""
+    """The limits that a plan must keep to; reported by Describe."""
 
     num_slots: int
     num_blocks: int

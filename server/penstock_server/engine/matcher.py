@@ -45,7 +45,7 @@ class Matcher:
             apart.fill(self._matcher, self._failed(), masks)
 
     def error(self) -> str:
-        """What is wrong with it, in llguidance's words, or nothing."""
+        """The matcher's error, in llguidance's words; empty if there is none."""
         return str(self._matcher.get_error()) if self._matcher.is_error() else ""
 
     def _failed(self) -> Any:

@@ -14,10 +14,10 @@ from typing import Any
 from penstock_server.engine.matcher import Matcher
 from penstock_server.engine.plan import Grammar
 
-# Of 1 to 2 kB each; the router checks a grammar under the same limits (grammar/compiler.rs).
+# A state takes 1 to 2 kB; the router checks a grammar under the same limits (grammar/compiler.rs).
 _MAX_LEXER_STATES = 50_000
 _MAX_ITEMS_IN_ROW = 4_000
-# Of about 1 MB each for a large schema. None has computed a mask, which would make it larger.
+# A kept matcher takes about 1 MB for a large schema. None has computed a mask, which would make it larger.
 _MAX_KEPT = 64
 
 

@@ -54,7 +54,7 @@ class MedusaDrafter(Drafter):
             RecordedHeads(heads, slots, group, self._branches) if can_record(slots.device) else None
         )
         self._runs: dict[int, _Run] = {}
-        # Of each slot which tokens of its last tree were right.
+        # The tokens of the last tree that were right, by slot.
         self._paths: dict[int, Sequence[int]] = {}
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
         self._is_needed = False
@@ -76,7 +76,7 @@ class MedusaDrafter(Drafter):
         rows: list[int] = []
         runs, begin = [], 0
         for span in spans:
-            # Of a prompt only its last position is read.
+            # Only the last position of a prompt is read.
             begin, count = begin + span.length, 1 + len(span.drafts)
             runs.append((span.slot, span.known_end - 1, len(rows), count))
             rows += range(begin - count, begin)
@@ -112,7 +112,7 @@ class MedusaDrafter(Drafter):
         return static_tree(levels, choices, size) if choices else product_tree(levels, size)
 
     def _states(self, wanted: Mapping[int, int]) -> dict[int, torch.Tensor]:
-        """Of the slots for which anything can be drafted the states that their last tokens were chosen from."""
+        """The states from which the last tokens were chosen, for each slot that can be drafted for."""
         rows = {slot: row for slot in wanted if (row := self._row(slot)) is not None}
         return {slot: self._runs[slot].states[row] for slot, row in rows.items()}
 
@@ -144,7 +144,7 @@ class MedusaDrafter(Drafter):
     def _guess(self, slots: list[int], states: list[torch.Tensor], most: int) -> Drafts:
         """So many tokens for each slot. `states`: [hidden_size] each."""
         features = reduce(or_, (self._slots.states[slot].features for slot in slots))
-        # What is guessed may depend on the guesses before it.
+        # A guess may depend on the guesses before it.
         is_chain = self._guided.begin(dict.fromkeys(slots, most)) or bool(features & ADJUSTING)
         if self._recorded is None or is_chain:
             return self._guess_freely(slots, torch.stack(states), most, is_chain)
@@ -153,7 +153,7 @@ class MedusaDrafter(Drafter):
         return handed_out([slot for slot in slots for _ in range(most)], found, self._group)
 
     def _guess_freely(self, slots: list[int], states: torch.Tensor, most: int, is_chain: bool) -> Drafts:
-        """As `_guess`, op by op, whatever the slots ask for. `states`: [num_slots, hidden_size]."""
+        """Does what `_guess` does, op by op, whatever the slots ask for. `states`: [num_slots, hidden_size]."""
         spans = [Span(slot, self._slots.states[slot].length - 1, most, (0,) * (most - 1)) for slot in slots]
         sampling = self._staging.sampling_behind(spans)
         if not is_chain:

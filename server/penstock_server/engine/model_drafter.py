@@ -54,7 +54,7 @@ class ModelDrafter(GraphedDrafter):
         self._first_pass = 1 if slots.device.type == "cuda" else _FIRST_PASS
         self._guided = Guided(slots, group)
         self._pact = StepPact(group, slots.device, _report)
-        # Of slots with drafts of which it is not known whether they are right: their lengths, and how many these are.
+        # Slots whose drafts are not yet known to be right: their lengths, and the numbers of their drafts.
         self._open: dict[int, tuple[int, int]] = {}
 
     @property
@@ -102,7 +102,7 @@ class ModelDrafter(GraphedDrafter):
         self._open.clear()
 
     def _lacking(self, ends: Mapping[int, int], budget: int) -> Iterator[Span]:
-        """What the plane lacks before these ends, so many positions at most."""
+        """The spans that the plane lacks before these ends, at most `budget` positions."""
         for slot, end in ends.items():
             start = self.plane.filled(slot)
             end = min(end, self.model.facts.max_sequence_len, start + budget)
@@ -175,7 +175,7 @@ class ModelDrafter(GraphedDrafter):
         return step, self._hidden(replace(step.forward, adapters=None), is_compared=step.has_prompts)
 
     def _logits(self, step: Step, computed: torch.Tensor) -> torch.Tensor:
-        """Those behind each span, of what `_compute` returned."""
+        """The logits behind each span, from what `_compute` returned."""
         if step.num_tokens > step.num_spans:
             computed = computed[step.sampled_rows]
         return computed if step.forward is None else self.model.logits(computed)

@@ -9,12 +9,12 @@ import numpy as np
 from penstock_server.engine.history_drafter import LONGEST_RUN, HistoryDrafter
 from penstock_server.engine.plan import Numbers
 
-# Of last tokens that are looked for. What follows a single token is mostly something else than the last time.
+# The fewest last tokens that are looked for. A single token is mostly followed by something else than the last time.
 _SHORTEST_RUN = 2
 
 
 class NgramDrafter(HistoryDrafter):
-    """What followed the longest run of last tokens, the last time."""
+    """Drafts the tokens that followed the latest earlier occurrence of the longest run of last tokens."""
 
     def draft_behind(self, tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
         return draft(tokens, max_drafts)
@@ -25,13 +25,13 @@ def draft(tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
     start = _after_longest_run(tokens)
     if start is None:
         return ()
-    # What repeats up to the end goes on repeating.
+    # Tokens that repeat up to the end go on repeating.
     period = len(tokens) - start
     return tuple(int(tokens[start + number % period]) for number in range(max_drafts))
 
 
 def _after_longest_run(tokens: Numbers) -> int | None:
-    """Behind the latest of the earlier occurrences of the longest run of last tokens that has one."""
+    """The position behind the latest earlier occurrence of the longest run of last tokens that has one."""
     found, ends = None, np.flatnonzero(tokens[:-1] == tokens[-1])
     for length in range(_SHORTEST_RUN, min(LONGEST_RUN, len(tokens) - 1) + 1):
         ends = ends[ends >= length - 1]

@@ -20,7 +20,7 @@ class SlotError:
 
 
 def not_finite(slot: int) -> SlotError:
-    """Of a slot whose logits have an infinity or are no numbers."""
+    """The error of a slot whose logits are infinite or not a number."""
     return SlotError(slot, ErrorCode.NOT_FINITE, "the model's logits are not finite")
 
 
@@ -59,7 +59,7 @@ class Timings(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What was chosen, token by token: all [num_tokens]."""
+    """The tokens that were chosen; all columns are [num_tokens]."""
 
     slots: Numbers
     ids: Numbers

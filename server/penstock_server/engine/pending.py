@@ -54,7 +54,7 @@ class Computed:
         return True
 
     def resolve(self) -> Outcome:
-        """What came of it."""
+        """The outcome of the step."""
         return self.outcome
 
 
@@ -78,7 +78,7 @@ class PendingOutcome:
     keep: Callable[[int, Sequence[int], Sequence[int]], None] | None = None
     # Whether each row of `sampling` counts; None where all do.
     counted: list[bool] | None = None
-    # Of each span of a step of decodes which drafts were right.
+    # For each span of a step of decodes: the drafts that were right.
     right: list[list[int]] = field(default_factory=list)
     prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
     # Hidden states that the last stage tells the first, for who drafts there; None: none.
@@ -131,12 +131,12 @@ class PendingOutcome:
         """Tell grammars the tokens that were chosen under them; the device must have reached the last mark."""
         choices, self.choices = self.choices, []
         if choices and self.sampled is not None:
-            # Of decodes, those with grammars are sampled apart.
+            # In a step of decodes, those with grammars are sampled apart.
             ids = (self.sampled.apart or self.sampled).token_ids.tolist()
             tell((choice.slot, [ids[row] for row in self._run_of(choice.row)]) for choice in choices)
 
     def tell_when_done(self) -> None:
-        """As `tell`, which it waits for if there is anything to tell."""
+        """Wait for the device if there is anything to tell, then tell it as `tell` does."""
         if self.choices:
             self.clock.wait()
             self.tell()
@@ -240,7 +240,7 @@ class PendingOutcome:
     def _report_decodes(
         self, decodes: Decodes, apart: SamplingInput | None, sampled: Sampled, outcome: Outcome
     ) -> None:
-        """What decodes chose; their slots continue after a failure, as others do."""
+        """Report the tokens that decodes chose; their slots continue after a failure, as others do."""
         slots, held = decodes.slots, sampled.finite.numpy()
         if apart is not None and sampled.apart is not None:
             held = held.copy()
@@ -254,7 +254,7 @@ class PendingOutcome:
         outcome.sampled = tokens if held.all() else Tokens(*(column[held] for column in tokens))
 
     def _report_drafted(self, drafted: Drafted, sampled: Sampled, outcome: Outcome) -> None:
-        """What decodes chose, and what was drafted behind them as far as it was right."""
+        """Report the tokens that decodes chose, and the drafts behind them that were right."""
         held = sampled.finite.numpy()
         failed = {slot for slot, row in zip(drafted.slots, drafted.firsts, strict=True) if not held[row]}
         outcome.errors.extend(not_finite(slot) for slot in drafted.slots if slot in failed)

@@ -21,7 +21,7 @@ from penstock_server.engine.slots import Slots
 
 
 class PlainSteps:
-    """Those over the slots of one engine, which has all layers."""
+    """Plain steps over the slots of one engine, which has all layers."""
 
     def __init__(
         self, graphs: DecodeGraphs, slots: Slots, failure_of: Callable[[Exception], StepFailed | None]
@@ -74,7 +74,7 @@ class PlainSteps:
                 drafter.accept(slot, num_right)
 
     def _step(self, count: int) -> DecodeStep | None:
-        """That of the recorded size for so many decodes, if it is nothing but ops in C."""
+        """The step of the recorded size for so many decodes, if it is nothing but ops in C; else None."""
         fits = 0 < count <= self._slots.limits.max_step_tokens
         size = self._graphs.size_of(count) if fits else None
         if size is None:

@@ -62,7 +62,7 @@ class Span:
 
     @property
     def known_end(self) -> int:
-        """Behind the last position whose token is not a draft."""
+        """One past the last position whose token is not a draft."""
         return self.end - len(self.drafts)
 
 
@@ -101,7 +101,7 @@ class Spans(Sequence[Span]):
 
     @classmethod
     def of(cls, spans: Sequence[Span]) -> "Spans":
-        """The same spans as numbers."""
+        """Converts spans to numbers."""
         if isinstance(spans, Spans):
             return spans
         rows = [(span.slot, span.start, span.length) for span in spans]

@@ -32,7 +32,7 @@ _MOST_PROMPTS = 16
 
 
 class GraphShape(NamedTuple):
-    """What a graph has room for."""
+    """The numbers of tokens and spans that a graph has room for."""
 
     num_tokens: int
     num_spans: int

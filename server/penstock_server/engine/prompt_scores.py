@@ -14,7 +14,7 @@ _ROWS_AT_A_TIME = 128
 def score_prompt(
     model: Model, tokens: torch.Tensor, hidden: torch.Tensor, rows: PromptRows, adapters: AdapterRows | None
 ) -> Scored:
-    """Of these rows of the hidden states. tokens: the slots' [num_slots, max_sequence_len]."""
+    """Score these rows of the hidden states. tokens: the slots' [num_slots, max_sequence_len]."""
     targets = tokens[rows.slot, rows.start : rows.start + rows.count].long()
     states = hidden[rows.first_row : rows.first_row + rows.count]
     used = None if adapters is None else adapters[rows.first_row : rows.first_row + rows.count]

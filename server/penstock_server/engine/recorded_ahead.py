@@ -33,7 +33,7 @@ def record_ahead(engine: Engine, limits: DraftLimits) -> None:
 
 
 def _computations(engine: Engine, limits: DraftLimits) -> Iterator[Ahead]:
-    """Those of one sequence first, then those of two, and so on."""
+    """The computations to record: those of one sequence first, then those of two, and so on."""
     graphs, drafter = engine.graphs, unlimited(engine.drafter)
     before = 0
     for count in range(1, limits.max_drafting + 1):

@@ -67,7 +67,7 @@ class RecordedAtOnce(ToldPass):
 
 
 class RecordedTreesAtOnce(RecordedAtOnce):
-    """The same pass, with several guesses for each token, none of which depends on the others: the likeliest trees."""
+    """The pass with several guesses for each token, none of which depends on the others: the likeliest trees."""
 
     def __init__(self, head: EagleHead, cache: KVCache, slots: Slots, group: Group, branches: int) -> None:
         """`branches`: how many guesses there are for a token."""

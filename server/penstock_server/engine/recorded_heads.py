@@ -56,7 +56,7 @@ class RecordedHeads:
         count: int,
         draws: bool,
     ) -> list[list[list[Guess]]]:
-        """Of each slot the guesses of so many heads; on all ranks those of the first."""
+        """The guesses of so many heads for each slot; all ranks get those of the first rank."""
         self._write(slots, lengths, states, count)
         self._run_levels(len(slots), count, draws)
         places = self._places_here[:, : len(slots) * count]
@@ -64,7 +64,7 @@ class RecordedHeads:
         return [found[first : first + count] for first in range(0, len(found), count)]
 
     def ahead(self, num_slots: int, max_drafts: int, has_trees: bool) -> Iterator[Ahead]:
-        """As `Drafter.ahead`. Trees are not for every step."""
+        """See `Drafter.ahead`. Not every step drafts trees."""
         self._places_here[:] = [[self._rows.spare], [0]]
         runs = (self._run_levels, self._run) if has_trees else (self._run,)
         counts = range(1, min(max_drafts, self._heads.num_heads) + 1)

@@ -1,4 +1,4 @@
-"""What is computed on a CPU again and again with other numbers: recorded when it first occurs, then one call.
+"""Records a computation that a CPU repeats with other numbers when it first occurs; each repetition is one call.
 
 A computation reads what the host wrote into memory that stays, and leaves its results in such memory.
 """
@@ -25,7 +25,7 @@ def can_record(device: torch.device) -> bool:
 
 
 class Recordings:
-    """Of several computations, which share the memory of their intermediate results."""
+    """The recordings of several computations, which share the memory of their intermediate results."""
 
     def __init__(self, name: str) -> None:
         """`name`: what they are, for the log."""

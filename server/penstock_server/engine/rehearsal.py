@@ -1,4 +1,4 @@
-"""What an engine does before it serves: the steps of `warm_up`, for real or in launches that only compile."""
+"""Runs the steps of `warm_up` before the engine serves, for real or in launches that only compile."""
 
 import logging
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ class Rehearsal:
         return errors
 
     def scenes(self) -> Iterator[Scene]:
-        """What launches every variant of a kernel that this engine may need."""
+        """The scenes that launch every variant of a kernel that this engine may need."""
         facts, can_draft = self._engine.model.facts, self._engine.slots.can_draft
         if not isinstance(facts, ModelSpec):
             return scenes_of_kernels(self._limits, False, can_draft)

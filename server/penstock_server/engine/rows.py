@@ -55,7 +55,7 @@ class Rows:
         self._first_token = first_param + len(Column)
         self._width = self._first_token + limits.max_sequence_len + limits.max_sequence_len % 2
         self._buffer = _allocate(limits, self._width, device)
-        # The same for numpy, which begins sooner, where it is on the host.
+        # The same memory as a numpy array, which starts faster; None where it is not on the host.
         self._here = self._buffer.numpy() if device.type == "cpu" else None
         self.block_table = self._buffer[:, : limits.max_blocks]
         self.seeds = self._buffer[:, self._first_seed : first_param].view(torch.int64).squeeze(1)
@@ -99,7 +99,7 @@ class Rows:
         self._write(slot, first, block_ids)
 
     def append_all(self, appends: Appends, firsts: Numbers) -> None:
-        """As `append`, for several slots."""
+        """Does what `append` does, for several slots."""
         begins = self._num_values + appends.counts.cumsum() - appends.counts
         runs = np.stack([begins, appends.slots * self._width + firsts, appends.counts], axis=1)
         self._add(runs, appends.blocks)
@@ -125,7 +125,7 @@ class Rows:
 
     @staticmethod
     def _write_here(words: Words, runs: Numbers, values: Numbers) -> None:
-        """As `write_runs`, whose ops of PyTorch would take most of a decode step's fixed time."""
+        """Does what `write_runs` does without PyTorch, whose ops would take most of a decode step's fixed time."""
         begins, places, lengths = runs.T
         # Values are in the order of their runs.
         targets = np.arange(len(values)) + np.repeat(places - begins, lengths)

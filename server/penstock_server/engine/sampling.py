@@ -31,7 +31,7 @@ _LARGEST = 1e37
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a batch of rows chose; all tensors [num_rows] or [num_rows, most top tokens any row asked for]."""
+    """The choices of a batch of rows; all tensors [num_rows] or [num_rows, most top tokens any row asked for]."""
 
     token_ids: torch.Tensor
     logprobs: torch.Tensor
@@ -40,7 +40,7 @@ class Sampled:
     possible: torch.Tensor | None = None
     top_ids: torch.Tensor | None = None
     top_logprobs: torch.Tensor | None = None
-    # Of the rows of a step of decodes that are sampled apart; their tokens are among the others, too.
+    # The results of the decodes that are sampled apart; their tokens are among the others, too.
     apart: "Sampled | None" = None
 
 
@@ -87,7 +87,7 @@ def sample_decodes(
     kept: SlotRows,
     masks: GrammarMasks | None = None,
 ) -> Sampled:
-    """As `sample`, for a step of decodes. What is sampled apart costs the others nothing.
+    """Does what `sample` does, for a step of decodes. Rows that are sampled apart cost the others nothing.
 
     The tokens are written behind those of their slots.
     """
@@ -121,7 +121,7 @@ def _are_masked(inputs: SamplingInput, masks: GrammarMasks) -> bool:
 def _choose_masked(
     logits: torch.Tensor, inputs: SamplingInput, decodes: Decodes, kept: SlotRows, masks: native.Masks
 ) -> Sampled:
-    """As `_choose_plain`, where all that are not plain have a mask."""
+    """Does what `_choose_plain` does, where all rows that are not plain have a mask."""
     draws = decodes.features != 0
     chosen = native.choose(logits, inputs.slots, inputs.lengths, kept, draws, masks)
     ids, logprobs, finite = (column.index_select(0, masks.rows) for column in chosen)
@@ -144,7 +144,7 @@ def _choose_plain(logits: torch.Tensor, inputs: SamplingInput, decodes: Decodes,
 def choose(
     logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None = None
 ) -> torch.Tensor:
-    """As `sample`, only the tokens, [num_rows]."""
+    """Chooses tokens as `sample` does, and returns only these, [num_rows]."""
     return _choose(_adjust(logits, inputs, tokens, masks), inputs)
 
 
@@ -255,7 +255,7 @@ def _bias(scores: torch.Tensor, inputs: SamplingInput) -> None:
 
 
 def _biases(features: Feature, params: SamplingParams) -> dict[int, float]:
-    """What is added to the scores of one row, by token; minus infinity forbids a token."""
+    """The values added to the scores of one row, by token; minus infinity forbids a token."""
     biases: dict[int, float] = {}
     if Feature.BIAS in features:
         for token, value in zip(params.logit_bias_ids, params.logit_bias_values, strict=True):

@@ -5,7 +5,7 @@ from enum import IntFlag
 
 
 class Feature(IntFlag):
-    """What a slot's sampling needs beyond the most likely token; a batch pays only for what some row of it needs."""
+    """The needs of a slot's sampling beyond the most likely token; a batch pays only for what some row of it needs."""
 
     PENALTIES = 1
     BIAS = 2

@@ -1,4 +1,4 @@
-"""What the host knows of every slot, as numbers: a row for each, so that a step of decodes reads all its rows at once.
+"""The host's data of all slots, as numbers: a row for each, so that a step of decodes reads all its rows at once.
 
 `SlotState` is one slot of it, for what goes slot by slot.
 """
@@ -23,7 +23,7 @@ from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.plan import Appends, Numbers
 from penstock_server.engine.sampling_params import Feature, SamplingParams
 
-# What the sampler does for all rows at once from their parameters on the device.
+# The features that the sampler applies to all rows at once from their parameters on the device.
 _DRAWING = Feature.DRAW | Feature.TOP_K | Feature.TOP_P | Feature.MIN_P | Feature.TYPICAL_P
 
 # So many drafts of a span that is not open.
@@ -45,7 +45,7 @@ class Decodes(NamedTuple):
     num_decodes: int
     # Numbers of the rows that are not plain.
     apart: list[int]
-    # What any plain row needs, as `Feature`.
+    # The features that any plain row needs, as `Feature`.
     features: int
     # None where nothing is drafted.
     drafted: Drafted | None = None
@@ -159,7 +159,7 @@ class SlotTable:
 
 
 class SlotState:
-    """What the host knows of one slot in use."""
+    """The host's data of one slot in use."""
 
     __slots__ = (
         "_is_late",

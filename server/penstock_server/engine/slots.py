@@ -61,7 +61,7 @@ class Slots:
         return self.snapshots is None or self.draft_states is not None
 
     def affordable(self, wanted: Mapping[int, int]) -> Mapping[int, int]:
-        """Of the tokens that are to be drafted, by slot, as many as can be computed in a step."""
+        """The numbers of tokens to be drafted, by slot, limited to what can be computed in a step."""
         return wanted if self.draft_states is None else self.draft_states.affordable(wanted)
 
     def clear(self) -> None:

@@ -77,7 +77,7 @@ class StageSteps:
         collectives of two plans, so the rank with the older plan drops it and the one with the newer plan waits.
         """
         if self._teller is not None:
-            # What is missing of older epochs never comes.
+            # Messages of older epochs that have not come yet never come.
             self._teller.begin(mine.epoch)
         while self._part.size > 1:
             everyone = [Place(*numbers) for numbers in self._part.gather_numbers(*mine)]
@@ -88,7 +88,7 @@ class StageSteps:
         return self._headings is None or self._headings.meet(mine)
 
     def heading(self, plan: Plan) -> Heading | None:
-        """What was decided about this step; None in the first stage, which decides."""
+        """The first stage's decisions about this step; None in the first stage itself."""
         return None if self._headings is None else self._headings.pop(Place(plan.epoch, plan.step))
 
     def wait_for_hidden(self) -> float:

@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What the first stage has decided about a step; it is sent before the hidden states."""
+    """The first stage's decisions about a step; they are sent before the hidden states."""
 
     place: Place
     # The number of hidden states; 0: there are none.
@@ -56,7 +56,7 @@ class Heading:
     drafts: Drafts = field(default_factory=dict)
 
     def numbers(self) -> list[int]:
-        """As they are sent."""
+        """The numbers that are sent."""
         kinds = (self.compares, self.is_by_slot, self.is_tapped)
         found = [*self.place, self.num_tokens, *kinds, len(self.late), *self.late]
         for slot, drafted in self.drafts.items():
@@ -78,7 +78,7 @@ class Heading:
 
 @dataclass(slots=True)
 class Told:
-    """What the last stage found in a step, without the numbers on the device."""
+    """The last stage's results of a step, without the numbers on the device."""
 
     place: Place
     reason: ErrorCode | None = None
@@ -92,7 +92,7 @@ class Told:
     failed: Sequence[int] = ()
 
     def numbers(self) -> list[int]:
-        """As they are sent."""
+        """The numbers that are sent."""
         lists = (self.late, self.void, self.failed)
         sizes = (len(each) for each in lists)
         return [
@@ -106,7 +106,7 @@ class Told:
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> "Told":
-        """What was told in these numbers, which were sent."""
+        """Read the results from the numbers that were sent."""
         epoch, step, reason, count, num_tapped, num_late, num_void, _, *rest = numbers
         behind = num_late + num_void
         lists = rest[:num_late], rest[num_late:behind], rest[behind:]
@@ -199,7 +199,7 @@ class Listener:
         return self._told.has_come()
 
     def hear(self, place: Place) -> Told:
-        """What was found in this step; waits for it. Raises StaleEpoch where the last stage never gets it."""
+        """The results of this step; waits for them. Raises StaleEpoch where the last stage never gets it."""
         numbers = self._told.take()
         while (told := Told.of(numbers)).place < place:
             self.read(told)
@@ -231,7 +231,7 @@ def read_found(
     prompts: Sequence[tuple[PromptRows, Scored]],
     kept: SlotRows,
 ) -> Sampled | None:
-    """What the last stage has sampled, if anything, and the scores of prompts: from its numbers."""
+    """Read the scores of prompts from the last stage's numbers; returns what it sampled, None if nothing."""
     sampled = room_for_sampled(sampling, has_masks, found.device) if sampling.num_rows else None
     fill(found_tensors(prompts, sampled), found)
     if sampled is not None and sampling.decodes is not None:
@@ -277,7 +277,7 @@ def found_tensors(
 
 
 def room_for_sampled(sampling: SamplingInput, has_masks: bool, device: torch.device) -> Sampled:
-    """What `sample` and `sample_decodes` return has these sizes."""
+    """Zeros of the sizes of what `sample` and `sample_decodes` return."""
     apart = None if sampling.apart is None else room_for_sampled(sampling.apart, has_masks, device)
     is_restricted = sampling.decodes is None and (has_masks or bool(sampling.features & EXCLUDING))
     count, most = sampling.num_rows, sampling.num_top
@@ -293,7 +293,7 @@ def room_for_sampled(sampling: SamplingInput, has_masks: bool, device: torch.dev
 
 
 def room_for_scored(count: int, num_top: int, device: torch.device) -> Scored:
-    """What `score` returns has these sizes."""
+    """Zeros of the sizes of what `score` returns."""
     return Scored(
         torch.zeros(count, device=device),
         torch.zeros(count, num_top, dtype=torch.int64, device=device),

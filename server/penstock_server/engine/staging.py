@@ -112,7 +112,7 @@ class Staging:
         return to_device(rows, torch.int64, self.slots.device)
 
     def _recurrent_spans(self, spans: Sequence[Span]) -> RecurrentSpans | None:
-        """As `_kept`, where spans may be long: each position of those with drafts is one of its own."""
+        """Does what `_kept` does, where spans may be long: each position of a span with drafts is one of its own."""
         states = self._draft_states
         if states is None or not any(span.drafts for span in spans):
             return None

@@ -52,12 +52,12 @@ class SamplingInput:
     seeds: torch.Tensor  # [num_rows] int64, the bits of the unsigned seed
     # In the place of `rows`, where all are decodes; parameters and seeds are empty then.
     decodes: Decodes | None = None
-    # Those of the decodes that are sampled apart.
+    # The inputs of the decodes that are sampled apart.
     apart: "SamplingInput | None" = None
 
     @property
     def known_rows(self) -> list[SampledRow]:
-        """Those of which more is known than arrays hold."""
+        """The rows of which more is known than arrays hold."""
         return self.rows if self.apart is None else self.apart.rows
 
     @property
@@ -76,7 +76,7 @@ class SamplingInput:
 
     @property
     def features(self) -> Feature:
-        """What any row needs. Most need nothing, and arithmetic on flags is slow."""
+        """The features that any row needs. Most need nothing, and arithmetic on flags is slow."""
         needed = Feature(0)
         for row in self.rows:
             if row.features:
@@ -132,7 +132,7 @@ class TreeRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the device computes for one plan."""
+    """The work of the device for one plan."""
 
     # Exactly one is not None: what the model takes, or slots and positions for a decode graph, [2, num_rows], of which
     # the first `num_tokens` are those of the spans, with a third row, the adapters, where a row uses one; or the spans.

@@ -1,4 +1,4 @@
-"""What the stages of a step take, by the clock of the device that computes it."""
+"""Measures the time of each stage of a step, by the clock of the device that computes it."""
 
 import time
 from typing import Any

@@ -60,7 +60,7 @@ class StepFailures:
         self._is_whole = stage.count == 1
 
     def of(self, error: Exception) -> StepFailed | None:
-        """What the requests are told; None if the shard cannot continue."""
+        """The error that the requests are told; None if the shard cannot continue."""
         if isinstance(error, StepFailed):
             return error
         reason = reason_of(error)
@@ -127,7 +127,7 @@ class StepPact:
         return max(number for (number,) in self._group.gather_numbers(REASONS.index(reason)))
 
     def _through_stages(self, worst: int) -> int:
-        """The same of the stages so far; the next one is told it."""
+        """The worst reason of this stage and those before it; the next one is told it."""
         if self._stage.before is not None:
             worst = max(worst, *self._stage.before.take())
         if self._stage.behind is not None:
@@ -150,7 +150,7 @@ def _held(result: Result | None, worst: int) -> Result:
 
 
 def _learn(made: list[Made], num_tokens: int) -> list[_Call] | None:
-    """Those of a pass over so many tokens; None if a shape has that number for another reason, or not at all."""
+    """The calls of a pass over `num_tokens` tokens; None if a shape has this number for another reason, or never."""
     if num_tokens == 1 or not all(num_tokens in shape for _make, shape, _dtype in made):
         return None
     places = [shape.index(num_tokens) for _make, shape, _dtype in made]

@@ -41,12 +41,12 @@ _LONGEST = 4.0
 
 
 class Decision(IntEnum):
-    """What is done in a step."""
+    """The decision about drafts in a step."""
 
     REST = 0
     NO_DRAFTS = 1
     DRAFTS = 2
-    # As many drafts as the plan allows, whether they are likely to be right or not.
+    # Draft as many tokens as the plan allows, whether they are likely to be right or not.
     TRY = 3
 
 
@@ -111,7 +111,7 @@ class StepTimes:
         self._costs: dict[int, _Costs] = defaultdict(_Costs)
         # The steps that were made to measure both kinds.
         self._num_explored = 0
-        # What is tried at the end of this period; None: nothing.
+        # The decision that is tried at the end of this period; None: nothing.
         self._tried: Decision | None = None
         # Periods until something is tried again.
         self._num_left = 0
@@ -159,7 +159,7 @@ class StepTimes:
         self._step = self._had_drafts = None
 
     def decide(self, num_rows: int, expected: float, place: int) -> Decision:
-        """What is done in a step of `num_rows` rows. `expected`: how many of its drafts will be right; 0: no draft is
+        """The decision for a step of `num_rows` rows. `expected`: how many of its drafts will be right; 0: no draft is
         likely enough. `place`: the number of the step in its period."""
         is_near = PERIOD - NUM_TRIES - _AWAKE <= place < PERIOD - NUM_TRIES
         if not (expected or is_near):
@@ -203,7 +203,7 @@ class StepTimes:
         return Decision.NO_DRAFTS if is_plain else Decision.DRAFTS
 
     def _begin_tries(self, costs: _Costs, pays: bool, cost: float) -> Decision | None:
-        """What is done in the last steps of this period; None: what pays."""
+        """The decision for the last steps of this period; None: what pays."""
         if self._num_left > 0:
             self._num_left -= 1
             return None
@@ -212,6 +212,6 @@ class StepTimes:
         spent = _NUM_PLAIN / cost if pays else NUM_TRIES * cost
         # Where drafts pay, slots whose drafts were wrong are tried in the periods between.
         self._num_left = max(int(pays), int(spent / (self._tried_part * PERIOD)))
-        # What was measured long ago counts less.
+        # Old measurements count less.
         (costs.plain if pays else costs.drafted).num_recent = 1
         return Decision.NO_DRAFTS if pays else Decision.TRY

@@ -11,7 +11,7 @@ import numpy as np
 from penstock_server.engine.history_drafter import LONGEST_RUN, HistoryDrafter
 from penstock_server.engine.plan import Numbers
 
-# What follows a single token is mostly something else than the last time.
+# A single token is mostly followed by something else than the last time.
 _SHORTEST = 2
 # Only so many places vote, the last ones: a text of one token has as many as tokens.
 _MOST_PLACES = 1024
@@ -22,7 +22,7 @@ _LEAST_SHARE = 0.25
 
 
 class SuffixDrafter(HistoryDrafter):
-    """What most of the places vote for."""
+    """Drafts the tokens that most of the places vote for."""
 
     def draft_behind(self, tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
         return draft(tokens, max_drafts)
@@ -34,7 +34,7 @@ def draft(tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
     weights = _WEIGHT_OF_TOKEN ** (lens - lens.max(initial=0))
     total = weights.sum()
     drafted: list[int] = []
-    # What repeats up to the end goes on with what is drafted.
+    # Text that repeats up to the end goes on with the drafted tokens.
     known = np.concatenate([tokens, np.zeros(max_drafts, dtype=tokens.dtype)])
     while len(nexts) and len(drafted) < max_drafts:
         token, votes = _chosen(known[nexts], weights)

@@ -32,7 +32,7 @@ class TokenTree(tuple[int, ...]):
 
     @property
     def seen(self) -> list[int]:
-        """Of each token which places it sees, as `AttentionSpans.tree` has it."""
+        """The places that each token sees, as bits, as in `AttentionSpans.tree`."""
         return [seen_bits(self.parents, number) for number in range(len(self))]
 
 

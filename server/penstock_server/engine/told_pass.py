@@ -58,7 +58,7 @@ class ToldPass:
         raise NotImplementedError
 
     def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
-        """As `Drafter.ahead`."""
+        """See `Drafter.ahead`."""
         raise NotImplementedError
 
     def begin(self, wanted: Sequence[Wanted]) -> list[int]:
@@ -79,14 +79,14 @@ class ToldPass:
         given: torch.Tensor,
         tree: TreeRows | None = None,
     ) -> torch.Tensor:
-        """What the head returns for positions of these slots. `tree`: as in `decode_input`."""
+        """The head's output for positions of these slots. `tree`: as in `decode_input`."""
         starts = self._starts[: len(slots) + 1]
         inputs = decode_input(self.slots, slots, positions, starts, MAX_DECODE_LEN, given, tree)
         hidden: torch.Tensor = self.head(inputs, self._cache)
         return hidden
 
     def compute_told(self, num_rows: int) -> torch.Tensor:
-        """What the head returns for the first `num_rows` positions that were written."""
+        """The head's output for the first `num_rows` positions that were written."""
         slots, positions = self.told.numbers[:, :num_rows]
         return self.compute(slots, positions, self.head.prepare(self._states[:num_rows]))
 
@@ -123,7 +123,7 @@ class KeptPass(ToldPass):
         return (partial(self._run_first, num_rows) for num_rows in sizes)
 
     def last_rows(self, count: int) -> torch.Tensor:
-        """What the pass returned for the last positions of `count` slots; may be recorded."""
+        """The pass's output for the last positions of `count` slots; may be recorded."""
         return self._returned.index_select(0, self._last.numbers[0, :count])
 
     def _run_first(self, num_rows: int) -> None:

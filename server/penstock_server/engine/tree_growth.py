@@ -34,7 +34,7 @@ class TreeGrowth:
         return depth
 
     def worth_going_on(self, numbers: Sequence[int], size: int, most: int) -> list[int]:
-        """Of these guesses, all of one depth, those behind which one may be among the `size` likeliest, in their order.
+        """The guesses of these, all of one depth, behind which one may be among the `size` likeliest, in their order.
 
         Measured by what the likeliest of them would give alone, if it went on as it began.
         """

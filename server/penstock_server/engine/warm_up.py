@@ -19,7 +19,7 @@ _DECODE_LENS = (1, 2, 4, 8)
 _PREFILL_LEN = 9
 # Long enough for a decode to be divided among programs.
 _DIVIDED_LEN = 2048
-# Of a decode: the second is drafted behind the first.
+# The number of drafts of a decode: the second is drafted behind the first.
 _NUM_DRAFTS = 2
 _PLAIN = SamplingParams()
 
@@ -35,7 +35,7 @@ class Scene(NamedTuple):
 
 
 def first_scene(limits: Limits) -> Scene | None:
-    """What costs least and shows that steps work; None where no sequence can have two tokens."""
+    """The scene that costs least and shows that steps work; None where no sequence can have two tokens."""
     length = min(8, limits.max_sequence_len - 2, limits.max_step_tokens, limits.block_size - 1)
     return Scene((length,)) if length >= 1 else None
 
@@ -43,7 +43,7 @@ def first_scene(limits: Limits) -> Scene | None:
 def scenes_of_kernels(
     limits: Limits, has_experts: bool, can_draft: bool, num_chosen: int | None = None
 ) -> Iterator[Scene]:
-    """What launches every variant; scenes that the limits do not allow are left out, as no plan can have them.
+    """The scenes that launch every variant; those that the limits do not allow are left out, as no plan can have them.
     `num_chosen`: the positions of longer contexts to which a query attends, where an index chooses them."""
     found = [
         *(Scene((length,)) for length in _prompt_lens(limits, 0)),
@@ -82,7 +82,7 @@ def plans(scene: Scene, limits: Limits) -> list[Plan]:
         admitted.append(Admit(slot, [0] * length, length, blocks, scene.params))
         if length + 1 < limits.max_sequence_len:
             decodes.append(Span(slot, length, 1))
-    # Of a block that nobody has, onto itself.
+    # A block that nobody has is copied onto itself.
     copied = [first_block] if limits.num_blocks > first_block else []
     snapshots = {0: 0} if limits.num_snapshots else {}
     prompts, *more = _prompt_steps(scene, limits)
@@ -111,7 +111,7 @@ def blocks_needed(limits: Limits, num_chosen: int | None = None) -> int:
 
 
 def _prompt_lens(limits: Limits, num_drafts: int) -> tuple[int, ...]:
-    """Of every kind of kernel that computes a span; the last has room for its decode, and for drafts."""
+    """Prompt lengths for every kind of kernel that computes a span; the last has room for its decode and drafts."""
     longest = min(_DIVIDED_LEN, limits.max_step_tokens, limits.max_sequence_len - 2 - num_drafts)
     return (*_DECODE_LENS, _PREFILL_LEN, longest)
 

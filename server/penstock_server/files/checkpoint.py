@@ -21,7 +21,7 @@ from penstock_server.files.missing_weights import no_weights
 # Bytes per element of the types a weight may have; others are refused when a weight needs them.
 ELEMENT_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
                   "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "BOOL": 1}  # fmt: skip
-# What a quantized module may have in the place of its `weight`.
+# The tensors that a quantized module may have in the place of its `weight`.
 IN_THE_PLACE_OF_WEIGHT = ("qweight", "weight_packed", "_weight_qdata")
 LOADABLE_DTYPES = ("F32", "F16", "BF16")
 _MAX_HEADER_BYTES = 100_000_000
@@ -64,11 +64,11 @@ class Checkpoint:
 
     @classmethod
     def of_file(cls, file: Path) -> "Checkpoint":
-        """As `open`, of one file, whatever others lie beside it."""
+        """Open one file as `open` does, whatever others lie beside it."""
         return cls(file.parent, read_header(file))
 
     def under(self, written: tuple[tuple[str, str], ...]) -> "Checkpoint":
-        """The same tensors under the names of a family: parts of names that are written, and what stands for them."""
+        """The tensors under the names of a family. `written`: pairs of a written part of a name and its replacement."""
         entries: dict[str, Entry] = {}
         for name, entry in self.entries.items():
             for part, ours in written:

@@ -27,12 +27,12 @@ class DraftModelFolder(NamedTuple):
 
 DraftFolder = DraftModelFolder | MedusaFolder | EagleFolder | MtpFolder
 
-# What `--speculation` calls what a folder has.
+# The words of `--speculation` for the contents of a draft folder.
 _MODEL, _MEDUSA, _EAGLE, _MTP = "draft", "medusa", "eagle", "mtp"
 
 
 def open_draft_folder(config: ServerConfig, target: ModelFolder) -> DraftFolder | None:
-    """What the folder of --draft-model has, if there is one; raises StartError, which names the flag."""
+    """The contents of the folder of --draft-model; None if there is none. Raises StartError, which names the flag."""
     path = config.draft_model_path
     if config.drafter == _MTP:
         return _open_mtp(path or config.model_path, target)
@@ -91,7 +91,7 @@ def _read_by_heads(target: ModelFolder) -> ModelSpec:
 
 
 def _checked(folder: ModelFolder) -> ModelSpec:
-    """What the draft model is; raises StartError unless all that it remembers is what it attends to."""
+    """The spec of the draft model; raises StartError unless all that it remembers is what it attends to."""
     spec, path = folder.spec, folder.path
     if spec is None:
         raise StartError(

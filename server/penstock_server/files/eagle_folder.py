@@ -26,12 +26,12 @@ _FAMILIES = {"llama": _LLAMA, "qwen3": QWEN3}
 _KIND = "speculators_model_type"
 _KINDS = ("eagle3", "peagle")
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
-# What the third version calls its first layer, where `speculators` counts from 0.
+# The name of the first layer in the third version; `speculators` counts layers from 0.
 _MIDDLE = "midlayer"
 
 
 class EagleFacts(NamedTuple):
-    """What is special about a head of the third version; a head of the others has none of it."""
+    """The options of a head of the third version; a head of the others has none of them."""
 
     norm_before_residual: bool = False
     norm_before_fc: bool = False
@@ -40,10 +40,10 @@ class EagleFacts(NamedTuple):
 
 
 class EagleFolder(NamedTuple):
-    """What is loaded."""
+    """The contents of a folder with an EAGLE head."""
 
     checkpoint: Checkpoint
-    # Of its layers; names and sizes are its own, vocabulary and length those of the model.
+    # The spec of its layers; names and sizes are its own, vocabulary and length those of the model.
     spec: ModelSpec
     # How the names of its first layer begin; `spec` has those of the others.
     first_layer: str
@@ -135,7 +135,7 @@ def _layers_spec(
 
 
 def _read_layers(fields: Fields, target: ModelSpec) -> tuple[int, ...]:
-    """Those of the file, or the usual ones: near the beginning, in the middle, and near the end."""
+    """The layers of the file, or the usual ones: near the beginning, in the middle, and near the end."""
     count = target.num_layers
     own = fields.raw.get("eagle_config")
     written = own.get(_LAYERS) if isinstance(own, dict) else None

@@ -10,7 +10,7 @@ from penstock_server.files.model_folder import ModelFolder, open_folder
 
 
 class Folders(NamedTuple):
-    """That of the model, and that of what drafts, if there is one."""
+    """The folder of the model, and that of the drafter, if there is one."""
 
     model: ModelFolder
     draft: DraftFolder | None

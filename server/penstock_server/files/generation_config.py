@@ -35,7 +35,7 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The same limits as for the parameter of a request."""
+    """The limits of a value, the same as for the parameter of a request."""
 
     low: float
     high: float

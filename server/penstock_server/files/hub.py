@@ -36,7 +36,7 @@ def download(model: str, revision: str | None, with_weights: bool) -> Path:
 
 
 def download_adapter(adapter: str, revision: str | None) -> Path:
-    """As `download`, the two files of an adapter: whatever else its repository has stays there."""
+    """Download the two files of an adapter, and nothing else of its repository. Otherwise as `download`."""
     try:
         _refuse_pickles(adapter, revision)
         return _snapshot(adapter, revision, _ADAPTER)

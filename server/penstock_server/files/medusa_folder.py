@@ -22,7 +22,7 @@ _LAYER = re.compile(r"(\d+)\.(\d+)\.linear\.weight")
 
 
 class MedusaFolder(NamedTuple):
-    """What is loaded: the heads, which lie beside a model or alone."""
+    """The contents of a folder with Medusa heads, which lie beside a model or alone."""
 
     checkpoint: Checkpoint
     num_heads: int

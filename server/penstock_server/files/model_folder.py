@@ -40,7 +40,7 @@ _PARSING = threading.Lock()
 
 
 class ModelFolder(NamedTuple):
-    """What a shard loads."""
+    """The contents of a model folder that a shard loads."""
 
     path: Path
     model_type: str
@@ -49,7 +49,7 @@ class ModelFolder(NamedTuple):
     spec: ModelSpec | None
     # None where the weights are noise.
     checkpoint: Checkpoint | None
-    # What the checkpoint says of quantized weights; None: they have 16 bits or more.
+    # The checkpoint's own quantization; None: weights have 16 bits or more.
     quantization: Declared | None
     # How they are quantized while they are read; None: they stay as they are.
     at_load: AtLoad | None

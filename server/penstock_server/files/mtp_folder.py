@@ -29,10 +29,10 @@ class MtpNames(NamedTuple):
 
 
 class MtpFolder(NamedTuple):
-    """What is loaded."""
+    """The contents of a folder with a layer for multi-token prediction."""
 
     checkpoint: Checkpoint
-    # Of the model with that layer behind its own, as it is named there.
+    # The spec of the model with that layer behind its own, as it is named there.
     spec: ModelSpec
     names: MtpNames
     # None where the weights have 16 bits or more.
@@ -72,7 +72,7 @@ def _names(spec: ModelSpec) -> MtpNames:
 
 
 def _kind(checkpoint: Checkpoint, names: MtpNames, spec: ModelSpec) -> LayerSpec:
-    """As the last layer of the model that attends; apart from these it may be dense where they are not."""
+    """The kind of the model's last layer that attends, but this layer may be dense where that one is sparse."""
     kind = next(layer for layer in reversed(spec.layers) if layer.has_attention)
     # An index is its own: nothing is computed before it from which it could take one.
     kind = replace(kind, index_source=None)

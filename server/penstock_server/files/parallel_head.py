@@ -11,14 +11,14 @@ from penstock_server.architectures.fields import Fields
 from penstock_server.files.checkpoint import Checkpoint
 
 MASK = "mask_hidden"
-# What the token is called in config.json, by who wrote it.
+# The names of the token in config.json, by who wrote it.
 _TOKEN_NAMES = ("mask_token_id", "pard_token", "ptd_token_id")
 
 
 class ParallelFacts(NamedTuple):
-    """What is special about such a head."""
+    """The special fields of such a head."""
 
-    # Of `mask_hidden`: the hidden states that stand for those of positions which are not computed yet.
+    # The shape of `mask_hidden`: the hidden states that stand for those of positions not computed yet.
     mask_shape: tuple[int, ...]
     # The token that stands for theirs.
     mask_token_id: int
@@ -41,7 +41,7 @@ def read_parallel(fields: Fields, checkpoint: Checkpoint, num_states: int, vocab
 
 
 def _max_drafts(fields: Fields) -> int | None:
-    """What the first way to draft says, which is the one that others take, too."""
+    """The number of drafts in the first proposal method, which others use, too; None where it is not told."""
     said = fields.get("speculators_config")
     methods: Any = said.get("proposal_methods") if isinstance(said, dict) else None
     first = methods[0] if isinstance(methods, list) and methods else None

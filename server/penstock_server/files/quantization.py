@@ -1,4 +1,4 @@
-"""What a model folder says of its quantized weights: which method, and with what settings. Reads no tensor.
+"""Reads how the weights of a model folder are quantized: which method, and with what settings. Reads no tensor.
 
 A method that is not served is refused here by name, before torch is imported, with what to use instead.
 """
@@ -40,7 +40,7 @@ _ELSEWHERE = {
 # Codes of torchao for a parameter that is no `weight` of a module.
 _EXPERTS_OF_TORCHAO = re.compile(r".+\.experts\._\w+_qdata")
 
-# What --quantize may say of a folder whose weights are quantized already: the name, and the methods that it fits.
+# The names that --quantize may have for a folder of quantized weights, and the methods that each name fits.
 _FITTING = {
     "awq": ("awq",),
     "gptq": ("gptq",),
@@ -63,7 +63,7 @@ class Declared(NamedTuple):
 
 
 def read_declared(folder: Path, config: dict[str, Any]) -> Declared | None:
-    """What config.json, or a file of a tool beside it, says; None: weights are not quantized."""
+    """The settings in config.json, or in a file of a tool beside it; None: weights are not quantized."""
     path, method, raw = folder / "config.json", None, config.get("quantization_config")
     if raw is None:
         raw = config.get("compression_config")

@@ -41,7 +41,7 @@ def replaceable(folder: ModelFolder) -> Checkpoint:
 
 
 def _check_facts(served: ModelFolder, other: ModelFolder) -> None:
-    """Of our decoder what its row says; of a model of transformers all that config.json has."""
+    """Compare the specs of models of our decoder; for a model of transformers, all of config.json."""
     if served.spec is None or other.spec is None:
         found, expected = _config_of(other), _config_of(served)
         for key in sorted(found.keys() | expected.keys()):

@@ -13,16 +13,16 @@ from penstock_server.base.errors import StartError
 
 # How vocabularies from bytes write those that are no printable character: as the characters from here on.
 _FIRST_WRITTEN = 0x100
-# What SentencePiece writes for a space, and for a byte.
+# The texts that SentencePiece writes for a space, and for a byte.
 _SPACE, _BYTE = "\u2581", re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class TokenMap(NamedTuple):
     """From the tokens of a model to those of another vocabulary."""
 
-    # Of each token of the model the one that is read in its place: the same text, or else the end of that text.
+    # For each token of the model, the token that is read in its place: the same text, or else the end of that text.
     read: dict[int, int]
-    # What is read in the place of any other.
+    # The token that is read in the place of any other.
     unknown: int
     # The tokens of the model that have an equal, and these; no token is the equal of two.
     known: list[int]
@@ -64,7 +64,7 @@ def map_tokens(model: Path, draft: Path, num_draft: int) -> TokenMap:
 
 
 def _in_order(tokens: Mapping[int, _Token]) -> list[tuple[int, _Token]]:
-    """Of those that are the same text, the one that spells it comes first."""
+    """The tokens in order: of those with the same text, the one that spells it comes first."""
     return sorted(tokens.items(), key=lambda item: (item[1].is_byte, item[0]))
 
 
@@ -84,7 +84,7 @@ def _number_of_unknown(file: Path, limit: int) -> int:
 
 
 def _tokens(file: Path) -> dict[int, _Token]:
-    """Those of a tokenizer.json by number; raises StartError where it does not say how they are spelled."""
+    """The tokens of a tokenizer.json by number; raises StartError where it does not say how they are spelled."""
     raw, texts = read_json(file), vocabulary_of(file)
     kind = raw["model"].get("type")
     if kind not in (None, "BPE", "Unigram"):

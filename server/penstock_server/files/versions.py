@@ -30,7 +30,7 @@ class Versions(NamedTuple):
 
 
 def read_versions(folder: ModelFolder, tokenizer: Path) -> Versions:
-    """Of the files as they are now: to be called when the weights were just read."""
+    """The versions of the files as they are now: to be called when the weights were just read."""
     return Versions(_of_weights(folder), _of_file(tokenizer) if tokenizer.is_file() else "")
 
 

@@ -1,4 +1,4 @@
-"""What `--cpu-activations` and `--gpu-activations` mean for a device and a model."""
+"""Resolves `--cpu-activations` and `--gpu-activations` for a device and a model."""
 
 import torch
 from penstock_kernels.native.quantized import prefers_rounded

@@ -76,7 +76,7 @@ def choose_backend(
             chosen.append(choose(name, demand))
         except Unsupported as reason:
             raise StartError(f"--attention-backend {name}: {reason}") from None
-    # Of `auto`, that which all layers can have.
+    # With `auto`, take the backend that all layers can have.
     return next((backend for backend in chosen if not backend.captures_prompts), chosen[0])
 
 

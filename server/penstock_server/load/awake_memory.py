@@ -16,14 +16,14 @@ from penstock_server.network.parked import bytes_of, reached
 
 
 class AwakeBytes(NamedTuple):
-    """What is given back asleep: at level 1, and at level 2."""
+    """The bytes that sleep gives back: at level 1, and at level 2."""
 
     level_1: int
     level_2: int
 
 
 class AwakeMemory:
-    """Of one shard, whose weights are loaded and which has no engine yet."""
+    """Measures the memory of one shard, whose weights are loaded and which has no engine yet."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._device = loaded.device

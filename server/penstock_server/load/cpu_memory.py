@@ -8,12 +8,12 @@ CPU_BUDGET_SHARE = 4
 
 
 def budget_bytes(num_shards: int) -> int:
-    """What the pool of one of the machine's shards may take by default, those of all replicas together."""
+    """The default size of one shard's pool; the shards of all replicas on the machine are counted."""
     return min(_available_bytes() // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // num_shards
 
 
 def free_bytes(num_shards: int) -> int:
-    """What one of the machine's shards may take of all that is free, where its user says how much it takes."""
+    """One shard's part of all free memory of the machine, where its user says how much it takes."""
     return _available_bytes() // num_shards
 
 

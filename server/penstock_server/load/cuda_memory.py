@@ -16,7 +16,7 @@ from penstock_server.load.graph_sizes import GraphSizes
 
 logger = logging.getLogger(__name__)
 
-# What the caching allocator loses to rounding, and what libraries allocate without it.
+# Memory that the caching allocator loses to rounding, and that libraries allocate without it.
 _MARGIN_BYTES = 256 * 1024**2
 
 
@@ -53,7 +53,7 @@ def cache_budget_bytes(
 def _trial(
     build: Callable[[Limits], Engine], limits: Limits, sizes: GraphSizes, device: torch.device
 ) -> tuple[int, int]:
-    """What the largest step takes beyond weights and cache, and what graphs take that it does not."""
+    """The bytes of the largest step beyond weights and cache, and those of graphs beyond that step."""
     num_blocks = sum(-(-length // limits.block_size) for length in _largest_lens(limits))
     engine = build(replace(limits, num_blocks=num_blocks))
     torch.cuda.reset_peak_memory_stats(device)
@@ -69,7 +69,7 @@ def _trial(
 
 
 def largest_plan(limits: Limits) -> Plan:
-    """As many tokens as a step may have, in as many prompts as there are slots, each sampled with everything on."""
+    """A plan with as many tokens as a step may have, in a prompt for each slot, sampled with all options."""
     params = SamplingParams(
         temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, typical_p=0.9, repetition_penalty=1.1,
         frequency_penalty=0.1, presence_penalty=0.1, num_top_logprobs=min(MAX_TOP_LOGPROBS, limits.vocab_size),

@@ -33,14 +33,14 @@ _LARGEST_GRAPH = 32
 
 
 class DraftModel(NamedTuple):
-    """What a drafter is made of."""
+    """The parts of a drafter with a draft model."""
 
     model: Model
     cache_format: CacheFormat
     attention: Backend
 
     def graph_sizes(self, sizes: Sequence[int], group: Group) -> list[int]:
-        """Those of the model's sizes that steps with drafts have, if the draft model can be captured on all ranks."""
+        """The model's graph sizes for steps with drafts; empty unless all ranks can capture the draft model."""
         is_capturable = self.model.capturable and self.attention.capturable
         agreed = all(answer for (answer,) in group.gather_numbers(int(is_capturable)))
         return [size for size in sizes if size <= _LARGEST_GRAPH] if agreed else []

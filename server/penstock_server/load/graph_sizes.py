@@ -28,12 +28,12 @@ class GraphSizes(NamedTuple):
 
     @property
     def adapter_bytes(self) -> int:
-        """What the largest with adapters keeps beside what other steps do."""
+        """The bytes that the largest graph with adapters keeps beyond those of other steps."""
         return max(self.decodes, default=0) * ROOM_IN_GRAPHS * MAX_SPLITS * 4
 
     def result_bytes(self, model: Model, num_ranks: int, taps: TapShape | None) -> int:
-        """Of hidden states, and those that a drafter reads; of logits, which are kept, and of what they are computed
-        from: float32 once more, the type of the model, and there with several ranks the parts of all."""
+        """The bytes of hidden states, and of those for a drafter; of logits, which are kept; and of their source:
+        float32 once more, the type of the model, and there with several ranks the parts of all ranks."""
         facts, itemsize = model.facts, model.dtype.itemsize
         hidden_size = facts.hidden_size if isinstance(facts, ModelSpec) else 0
         of_each = 4 + 4 + itemsize * min(num_ranks, 2)

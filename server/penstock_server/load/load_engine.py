@@ -54,14 +54,14 @@ logger = logging.getLogger(__name__)
 
 
 class Lasting(NamedTuple):
-    """What stays when a shard drops its model and reads it again."""
+    """The parts that stay when a shard drops its model and reads it again."""
 
     ranks: Ranks
     grammars: Grammars
 
 
 class Prepared(NamedTuple):
-    """What is loaded, and the sizes chosen for it, which stay when it is loaded again."""
+    """The loaded model and the sizes chosen for it, which stay when it is loaded again."""
 
     loaded: Loaded
     limits: Limits
@@ -154,7 +154,7 @@ def _meet_peers(
 def _drafting(
     config: ServerConfig, draft: DraftFolder, model: Model, placement: Placement, device: torch.device
 ) -> Drafting | TapShape | None:
-    """What drafts. The first stage drafts for all; others leave it hidden states, if it reads any."""
+    """The drafter's parts. The first stage drafts for all; others give it the hidden states that it reads, if any."""
     if not placement.stage.is_first:
         return tap_shape(draft, model)
     with stage(logger, "draft model"):

@@ -1,4 +1,4 @@
-"""What is loaded once, and the engines made of it: one that measures the memory of a GPU, and one that serves."""
+"""The parts that are loaded once, and the engines made of them: one measures the memory of a GPU, and one serves."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -48,9 +48,9 @@ from penstock_server.network.stage import Ranks
 from penstock_server.network.states import AnyStates, StateRows, States, make_states
 
 _NO_GRAPHS = GraphSizes()
-# What Describe reports of a model with states where tokens can be drafted.
+# The word in Describe for a model with states for which tokens can be drafted.
 DRAFTS_WITH_STATES = "recurrent_drafts"
-# What drafts beside the model, if it is more than its tokens.
+# The modules that draft beside the model, if drafts need more than its tokens.
 Drafting = DraftModel | MedusaHeads
 
 
@@ -148,11 +148,11 @@ class Loaded(NamedTuple):
 
     @property
     def _draft_model(self) -> DraftModel | None:
-        """What drafts, if it has a plane of the cache."""
+        """The draft model, if there is one: it has a plane of the cache."""
         return self.draft if isinstance(self.draft, DraftModel) else None
 
     def block_bytes(self, block_size: int) -> int:
-        """What a block takes on this rank, in all planes of the cache."""
+        """The bytes of a block on this rank, in all planes of the cache."""
         own = block_bytes(self.model.cache_shape, block_size, self.cache_format.dtype)
         draft = self._draft_model
         if draft is None:
@@ -168,7 +168,7 @@ class Loaded(NamedTuple):
         return allocating("the states (see --max-batch-size and --max-snapshots)", make_states, shape, *sizes)
 
     def parts_bytes(self, limits: Limits, num_spans: int) -> int:
-        """What attention of a step of so many decodes takes for sequences that it reads in parts."""
+        """The bytes that attention takes in a step of so many decodes, for sequences that it reads in parts."""
         draft = self._draft_model
         models = [self.model] if draft is None else [self.model, draft.model]
         return sum(self._parts_bytes(model, limits, num_spans) for model in models)
@@ -193,7 +193,7 @@ class Loaded(NamedTuple):
         )
 
     def describe(self, limits: Limits) -> Description:
-        """What Describe reports."""
+        """The answer to Describe."""
         return Description(
             facts=self.model.facts,
             limits=limits,
@@ -231,7 +231,7 @@ def _draft_states(
 
 
 def _choice_bytes(index: IndexSpec | None, limits: Limits) -> int:
-    """What an index takes in the largest step, which the trial does not show: its contexts are short."""
+    """The bytes that an index takes in the largest step; the trial does not show them, as its contexts are short."""
     longest = limits.max_blocks * limits.block_size
     if index is None or longest <= index.top_k:
         return 0

@@ -53,7 +53,7 @@ class Progress(NamedTuple):
 
 
 class Receiving:
-    """Of one shard. Its methods return at once. For one thread at a time."""
+    """The weights that one shard receives. Its methods return at once. For one thread at a time."""
 
     def __init__(self, served: Path, tensors: Callable[[], Checkpoint]) -> None:
         """`served`: the folder of the model; `tensors`: those that can be replaced, or StartError."""
@@ -104,7 +104,7 @@ class Receiving:
 
 
 class _Folder:
-    """What is being received."""
+    """The folder that is being received."""
 
     def __init__(self, path: Path, places: dict[str, Place]) -> None:
         self.path = path

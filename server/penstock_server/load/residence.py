@@ -1,4 +1,4 @@
-"""What a shard keeps in memory: all that it serves with, or less while it sleeps.
+"""Keeps in memory all that a shard serves with, or less while it sleeps.
 
 While it sleeps it has no engine: no cache, no rows, no graphs and no adapters. At level 1 it keeps its weights; on a
 GPU they are moved to the memory of the host. At level 2 the weights are dropped. They are read again when it wakes up,
@@ -58,7 +58,7 @@ class Source(NamedTuple):
     config: ServerConfig
     # The versions that the files must have; None: any.
     versions: Versions | None
-    # What the router calls these weights; empty for those of the start.
+    # The router's name for these weights; empty for those of the start.
     label: str
 
 
@@ -96,7 +96,7 @@ class Residence:
 
     @property
     def engine(self) -> Engine | None:
-        """What is stepped; None while the shard sleeps."""
+        """The engine; None while the shard sleeps."""
         return self._engine
 
     @property
@@ -170,7 +170,7 @@ class Residence:
 
     @property
     def label(self) -> str:
-        """What the router calls the weights in use."""
+        """The router's name for the weights in use."""
         return self._source.label
 
     def check(self, path: Path) -> Versions:
@@ -197,7 +197,7 @@ class Residence:
         """None: that of the start."""
         if path is None:
             return self._config
-        # What is quantized at load is kept for later starts, which do not begin with this folder.
+        # Weights quantized at load are kept for later starts, and those do not begin with this folder.
         return replace(self._config, model_path=path, quantize_cache=QuantizeCache())
 
     def replace(self, path: Path | None, version: str, label: str) -> Replaced:
@@ -246,5 +246,5 @@ class Residence:
 
 
 def _parked(loaded: Loaded) -> Parked | None:
-    """What moves weights to the memory of the host; None on a CPU, where they are there already."""
+    """Moves weights to the memory of the host; None on a CPU, where they are there already."""
     return None if loaded.device.type == "cpu" else Parked(loaded.device, loaded.model, loaded.draft)

@@ -44,7 +44,7 @@ _RECORDED_PROMPTS = range(8, 257, 8)
 
 
 def choose_graph_sizes(loaded: Loaded) -> GraphSizes:
-    """What is captured: nothing of a model or with attention that needs the host, if only on one rank. Its part of
+    """The graphs to capture: none if the model or its attention needs the host, even on one rank only. A rank's part of
     experts of few bits may begin within a byte, and ranks capture their sums together."""
     is_capturable = loaded.model.capturable and loaded.attention.capturable
     if not all(answer for (answer,) in loaded.group.gather_numbers(int(is_capturable))):
@@ -87,7 +87,7 @@ def _prompt_graph_sizes(loaded: Loaded) -> tuple[int, ...]:
 
 
 def wanted_limits(loaded: Loaded) -> Limits:
-    """What was asked for; `num_blocks` is 0 where it follows from the memory that is left."""
+    """The limits that were asked for; `num_blocks` is 0 where it follows from the memory that is left."""
     cache, facts = loaded.config.cache, loaded.model.facts
     check_lengths(cache, facts)
     return Limits(
@@ -127,7 +127,7 @@ def choose_limits(loaded: Loaded, graph_sizes: GraphSizes) -> Limits:
 
 
 def wanted_snapshots(loaded: Loaded) -> int:
-    """As many as were asked for, or one at the end of each prompt that runs, and one in its output."""
+    """The number that was asked for; by default one at the end of each prompt that runs, and one in its output."""
     cache, shape = loaded.config.cache, loaded.model.state_shape
     if shape is None or isinstance(shape, KeptShape):
         return 0
@@ -150,7 +150,7 @@ def _affordable_snapshots(most: int, budget: int, loaded: Loaded) -> int:
 
 
 def _beside_blocks(most: int, loaded: Loaded, limits: Limits, graph_sizes: GraphSizes) -> int:
-    """As many as fit beside the blocks that were asked for; raises StartError where snapshots were asked for, too."""
+    """The number that fits beside the wanted blocks; raises StartError if it is less than was asked for."""
     each = state_bytes(loaded.model.state_shape, loaded.model.dtype)
     if not each or not most:
         return most
@@ -170,7 +170,7 @@ def _beside_blocks(most: int, loaded: Loaded, limits: Limits, graph_sizes: Graph
 
 
 def _left_of(budget: int, loaded: Loaded, limits: Limits) -> int:
-    """What is left for blocks where each slot has a state; raises StartError where the states take it all."""
+    """The bytes left for blocks where each slot has a state; raises StartError where the states take all of them."""
     # And the spare one.
     num_states = limits.num_slots + 1 + limits.num_draft_states
     taken = num_states * state_bytes(loaded.model.state_shape, loaded.model.dtype)
@@ -196,7 +196,7 @@ def _or_drafts(limits: Limits) -> str:
 
 
 def _free_bytes(loaded: Loaded, limits: Limits, graph_sizes: GraphSizes) -> int:
-    """What there is for states and a cache whose size was asked for: on a CPU more than its usual share."""
+    """The bytes for states and a cache whose size was asked for: on a CPU more than its usual share."""
     if loaded.device.type != "cuda":
         return free_bytes(_num_shards(loaded))
     return _budget_bytes(loaded, limits, graph_sizes)

@@ -13,7 +13,7 @@ def reads_states(draft: DraftFolder) -> bool:
 
 
 def tap_shape(draft: DraftFolder, model: Model) -> TapShape | None:
-    """As what drafts has it in the first stage; None: it reads none."""
+    """The hidden states that the drafter in the first stage reads; None: it reads none."""
     if not reads_states(draft):
         return None
     assert isinstance(model.facts, ModelSpec), "checked when the folder was opened"

@@ -1,1 +1,1 @@
-"""What computes: layers, the decoder over them, models of transformers, and the paged cache that they fill."""
+"""The computation of the model: layers, the decoder over them, models of transformers, and their paged cache."""

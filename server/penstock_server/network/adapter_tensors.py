@@ -39,10 +39,10 @@ Names = dict[str, str]
 class Vocabulary(NamedTuple):
     """The modules of a model whose weights are rows of tokens."""
 
-    # That of the input, and those that make logits.
+    # The module of the input embeddings, and the modules that make logits.
     embedding: str
     heads: tuple[str, ...]
-    # Of the embeddings: tokens, and numbers of each.
+    # The shape of the embeddings: [tokens, numbers of each].
     shape: tuple[int, int]
     is_tied: bool
 
@@ -114,7 +114,7 @@ def check(
 def _check_whole_modules(
     folder: AdapterFolder, modules: dict[str, Names], known: Collection[str], vocabulary: Vocabulary
 ) -> None:
-    """What the configuration says to be replaced is there."""
+    """Raise AdapterRefused if a whole module that the configuration replaces is missing."""
     config = folder.config
     for module in known:
         if config.targets.saves(module) and "saved" not in modules.get(module, {}):

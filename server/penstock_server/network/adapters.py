@@ -46,7 +46,7 @@ _MANY_ROWS = 1000
 
 
 class _Change(NamedTuple):
-    """What an adapter does to one module, in float32: y becomes factor * (W x) + up (down x) + its bias + bias."""
+    """An adapter's change of one module, in float32: y becomes factor * (W x) + up (down x) + its bias + bias."""
 
     down: torch.Tensor  # [rank, in_features]
     up: torch.Tensor  # [out_features, rank], scaled
@@ -63,7 +63,7 @@ class HostAdapter(NamedTuple):
     # By number of the layer.
     weights: dict[int, AdapterWeights]
     max_rank: int
-    # As `AdapterConfig.invocation`.
+    # See `AdapterConfig.invocation`.
     invocation: tuple[int, ...]
     embedding: EmbeddingWeights | None
     # By number of the layer that takes them.
@@ -94,7 +94,7 @@ class AdaptedModel:
         self._tables = [AdapterTable(num_adapters, device) for _ in self._layers]
         for layer, table in zip(self._layers, self._tables, strict=True):
             layer.adapters = table
-        # That of a borrowed model carries no adapters.
+        # The embedding of a borrowed model carries no adapters.
         self._tokens: VocabEmbedding | BorrowedEmbedding | None = getattr(model, "embedding", None)
         self._embedding: VocabEmbedding | None = model.embedding if isinstance(model, Decoder) else None
         self._embedding_table = EmbeddingTable(num_adapters, device)
@@ -261,7 +261,7 @@ def _adapted_layers(modules: Sequence[nn.Module]) -> list[AdaptedLayer]:
 
 
 def _launch_for_nobody(layer: AdaptedLayer, num_rows: int) -> None:
-    """What a layer launches for adapters, on so many rows without one."""
+    """Launch the kernels that a layer uses for adapters, on `num_rows` rows without an adapter."""
     assert layer.adapters is not None, "it has its table"
     inputs = layer.adapted_parts()[0][0].inputs
     device, dtype = layer.adapters.device, layer.placement.dtype
@@ -284,13 +284,13 @@ def _choose(
 
 
 def _max_rank(folder: AdapterFolder, modules: dict[str, Names]) -> int:
-    """Of the matrices of low rank; 0 where there are none."""
+    """The largest rank of the matrices of low rank; 0 where there are none."""
     names = [names[kind] for names in modules.values() for kind in ("A", "embedding A") if kind in names]
     return max((folder.entries[name].shape[0] for name in names), default=0)
 
 
 def _change(part: AdaptedPart, reader: TensorReader) -> _Change:
-    """What is done to a part's whole module."""
+    """The change of a part's whole module."""
     names = reader.modules[part.module]
     new_bias = _vector(names, "bias", reader)
     if "base" in names:
@@ -343,7 +343,7 @@ def _base(part: AdaptedPart, name: str, reader: TensorReader) -> torch.Tensor:
 
 
 def _fit(layer: AdaptedLayer, parts: Sequence[AdaptedPart], reader: TensorReader) -> AdapterWeights:
-    """What is done to a layer's projections, side by side: see `AdapterWeights`."""
+    """The changes of a layer's projections, side by side: see `AdapterWeights`."""
     changes = {part.module: _change(part, reader) for part in parts}
     begins, width = dict(_begins(changes)), max(change.down.shape[0] for change in changes.values())
     up = torch.zeros(width, layer.num_columns)
@@ -369,7 +369,7 @@ def _fit(layer: AdaptedLayer, parts: Sequence[AdaptedPart], reader: TensorReader
 def _addend(
     layer: AdaptedLayer, part: AdaptedPart, change: _Change, factor: torch.Tensor, reader: TensorReader
 ) -> torch.Tensor:
-    """What is added to outputs that have the base model's bias already, unless ranks are to be summed before it."""
+    """The values added to outputs that have the base model's bias already, unless ranks are to be summed before it."""
     base = torch.zeros_like(factor)
     if layer.bias is not None:
         base = layer.bias[part.columns].float().cpu()

@@ -30,12 +30,12 @@ from penstock_server.network.states import AnyShape, LayerState, States
 from penstock_server.network.upload import to_device
 from penstock_server.network.weights import Has, Piece
 
-# What Describe reports of a model with states: a sequence cannot go on from blocks alone.
+# The word in Describe for a model with states: a sequence cannot go on from blocks alone.
 RECURRENT = "recurrent"
 
 
 class Memory(NamedTuple):
-    """What one layer remembers of the sequences of a step: keys and values, states, or both."""
+    """The memory of one layer for the sequences of a step: keys and values, states, or both."""
 
     cache: LayerCache | None
     state: LayerState | None
@@ -294,7 +294,7 @@ class Decoder(nn.Module):
         self.abilities: tuple[str, ...] = () if self.state_shape is None else (RECURRENT,)
         self._device = device
         self.dtype = placement.dtype
-        # Of other stages.
+        # The modules of other stages.
         self.elsewhere: list[nn.Module] = []
         with torch.device("meta"):
             self._add_vocabulary(spec, placement)
@@ -313,7 +313,7 @@ class Decoder(nn.Module):
         self.embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=placement.dtype))
 
     def _cache_shape(self, spec: ModelSpec, placement: Placement) -> CacheShape:
-        """Of the layers that are here and keep keys and values, or latents."""
+        """The cache shape of the layers that are here and keep keys and values, or latents."""
         kept = [number for number in self._numbers if spec.layers[number].has_cache]
         if spec.latent is not None:
             latents, index = KvHeads(1, spec.latent.rank + spec.latent.rope_dim), spec.latent.index
@@ -374,7 +374,7 @@ class Decoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """As in `Model`. On CUDA experts of few bits, and an index, may need lengths or counts on the host."""
+        """See `Model`. On CUDA, experts of few bits and an index may need lengths or counts on the host."""
         asking = (module for module in self.modules() if isinstance(module, Experts | Indexer))
         return all(module.captures(self._device) for module in asking)
 
@@ -429,7 +429,7 @@ class Decoder(nn.Module):
         return self.scores(self.final_norm(hidden, adapters=adapters), adapters)
 
     def scores(self, normed: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
-        """As `logits`, of hidden states behind the last norm."""
+        """The logits of hidden states behind the last norm."""
         head = self.embedding if self.lm_head is None else self.lm_head
         logits = head.logits(normed, adapters)
         if self.spec.logit_scale != 1.0:
@@ -444,7 +444,7 @@ def next_cache(
     kind: LayerSpec,
     chosen: dict[int, DecodeSpans | None],
 ) -> LayerCache:
-    """That of the next layer, with the keys of its index where it has one. `chosen`: as in `LayerCache`."""
+    """The cache of the next layer, with the keys of its index where it has one. `chosen`: as in `LayerCache`."""
     cache = next(caches)
     if spec.latent is None or spec.latent.index is None:
         return cache

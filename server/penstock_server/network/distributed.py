@@ -30,16 +30,16 @@ _CANNOT_MEET = "cannot meet the other ranks"
 
 
 class Collectives(Protocol):
-    """What ranks do together. All make the same calls in the same order."""
+    """The collective operations of ranks. All ranks make the same calls in the same order."""
 
     def all_reduce(self, x: torch.Tensor) -> None:
         """The sum over all ranks, in place."""
 
     def all_gather(self, x: torch.Tensor) -> Iterable[torch.Tensor]:
-        """What each rank brought."""
+        """The tensors of all ranks."""
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """What one rank brought; the others bring a tensor of the same shape."""
+        """The tensor of the rank `source`; the others bring a tensor of the same shape."""
 
     def set_timeout(self, timeout_s: float) -> None:
         """From now on this is how long to wait for a rank that lives."""
@@ -49,7 +49,7 @@ class Collectives(Protocol):
 
 
 class Leaves(Protocol):
-    """What connects ranks until they part."""
+    """A connection between ranks until they part."""
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
@@ -124,7 +124,7 @@ class Group:
         self._adopted.append(connection)
 
     def tried(self, meet: Callable[[], Result]) -> Result:
-        """What this returns; raises ShardFailed where ranks cannot meet."""
+        """The result of `meet`; raises ShardFailed where ranks cannot meet."""
         return self._tried(_CANNOT_MEET, meet)
 
     def begin_steps(self) -> None:
@@ -164,7 +164,7 @@ class Group:
         return x
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """What one rank brought; the others bring a tensor of the same shape, whatever it holds."""
+        """The tensor of the rank `source`; the others bring a tensor of the same shape, whatever it holds."""
         if self.connections is None:
             return x
         call = partial(self.connections.device.broadcast, source=source)
@@ -188,7 +188,7 @@ class Group:
         self._peers, self._kept = peers, kept
 
     def _peers_for(self, x: torch.Tensor) -> Peers | None:
-        """What the sum of this goes through; it must be the same on all ranks, and so is the shape."""
+        """The peers through which `x` is summed, or None; it must be the same on all ranks, and so is the shape."""
         peers = self._peers
         return peers if peers is not None and peers.fits(x) and x.is_contiguous() else None
 
@@ -241,7 +241,7 @@ def connect(config: GroupConfig, device: torch.device) -> Connections:
 def connect_some(
     config: GroupConfig, device: torch.device, of_all: Connections, ranks: Sequence[int]
 ) -> Connections | None:
-    """As `connect`, where all have met: what some of them have between them. None where this is none of them."""
+    """The connections between some ranks, after all ranks have met. None where this rank is none of them."""
     exchange = None
     if isinstance(of_all.host, Exchange) and config.rank in ranks:
         assert config.rendezvous_dir is not None, "they met there"

@@ -65,7 +65,7 @@ class EagleHead(nn.Module):
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self.num_heads, self.dtype = heads.num_heads, placement.dtype
         self.cache_shape = CacheShape((KvHeads(heads.num_kv_heads, spec.head_dim),) * spec.num_layers)
-        # What it reads of the model, and what it goes on with.
+        # The hidden states that it reads from the model, and those that it returns for the next position.
         self.reads = TapShape(folder.layers, target.spec.hidden_size)
         self.returns = TapShape((1,), spec.hidden_size)
         self.token_ids = token_ids
@@ -142,11 +142,11 @@ class EagleHead(nn.Module):
         return residual
 
     def following(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What is given for the next position, of what was returned for the last."""
+        """The hidden states given for the next position, from those returned for the last."""
         return hidden if not self.norm_output or self.norm is None else self.norm(hidden)
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
-        """As `Model`; a token that it does not know has none."""
+        """See `Model`; a token that the head does not know has minus infinity."""
         normed = hidden if self.norm is None else self.norm(hidden)
         logits = self._scores(normed) if self.lm_head is None else self.lm_head.logits(normed)
         if self.token_ids is None:
@@ -196,7 +196,7 @@ class _Layer(nn.Module):
         table: RotaryTable,
         memory: Memory,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is still to be added to the sum, and the sum."""
+        """The tensor that is still to be added to the residual sum, and this sum."""
         normed = self.hidden_norm(given)
         residual = (normed if self.norms_residual else given).clone()
         assert memory.cache is not None, "it has keys and values"

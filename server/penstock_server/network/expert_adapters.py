@@ -34,12 +34,12 @@ class _Pair(NamedTuple):
     factor: torch.Tensor | None = None  # [num_experts, outputs]: multiplies the base model's product
 
     def of(self, experts: range) -> "_Pair":
-        """Those of some experts."""
+        """The matrices of some experts."""
         return _Pair(*(None if it is None else it[experts.start : experts.stop] for it in self))  # type: ignore[arg-type]
 
 
 class _Single(NamedTuple):
-    """Those of one expert."""
+    """The matrices of one expert."""
 
     down: torch.Tensor  # [rank, inputs]
     up: torch.Tensor  # [outputs, rank], scaled
@@ -107,7 +107,7 @@ def _singles(experts: Experts) -> list[list[str]]:
 
 
 def _pairs_of_parameters(experts: Experts, reader: TensorReader) -> tuple[list[_Pair], _Pair | None] | None:
-    """Of the parameters of all experts: one for gates and ups together. None where there are none."""
+    """The pairs for the parameters of all experts: one for gates and ups together. None where there are none."""
     sizes, config = _sizes(experts), reader.folder.config
     for layout in _layouts(experts):
         asked = [number for number in (0, 1) if config.has_parameter(layout.parameters[number])]
@@ -159,7 +159,7 @@ def _pair(
 
 
 def _pairs_of_modules(experts: Experts, reader: TensorReader) -> tuple[list[_Pair], _Pair | None]:
-    """Of the modules of each expert: gates and ups apart."""
+    """The pairs for the modules of each expert: gates and ups apart."""
     *ups, downs = _singles(experts)
     if not any(module in reader.modules for modules in (*ups, downs) for module in modules):
         return [], None

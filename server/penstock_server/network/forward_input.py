@@ -1,4 +1,4 @@
-"""What a model takes for one step: its tokens, and where in the cache their keys and values go."""
+"""The input of a model for one step: its tokens, and where in the cache their keys and values go."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -53,9 +53,9 @@ class ForwardInput:
     adapters: AdapterRows | None = None
     # None: nobody reads hidden states.
     taps: Taps | None = None
-    # What heads take beside tokens, [num_tokens, hidden_size]; None: the model takes none.
+    # The hidden states that heads take beside tokens, [num_tokens, hidden_size]; None: the model takes none.
     given: torch.Tensor | None = None
-    # What the stage before returned, [num_tokens, hidden_size]; None in the first.
+    # The hidden states from the stage before, [num_tokens, hidden_size]; None in the first stage.
     received: torch.Tensor | None = None
     # The spans for layers with states, where some of these are kept; None: they follow from `spans`.
     recurrent: RecurrentSpans | None = None

@@ -1,4 +1,4 @@
-"""What glibc's heap does with large blocks: how memory goes back to the system, and when it does not.
+"""Sets how glibc's heap treats large blocks: when their memory goes back to the system, and when it does not.
 
 Other C libraries are left as they are.
 """
@@ -33,7 +33,7 @@ def blocks_apart() -> Iterator[None]:
 
 
 def keep_freed_blocks() -> None:
-    """What a step frees stays with the process for the next one, until `malloc_trim`.
+    """Keep the memory that a step frees in the process for the next step, until `malloc_trim`.
 
     Else the system takes it back at once and gives it again page by page, which was up to a quarter of the time of the
     demo model's prompts in bfloat16.

@@ -23,7 +23,7 @@ _NAN_BYTE = 0xFF
 
 
 class KvScale(NamedTuple):
-    """What the numbers of one layer were divided by before they were stored in 8 bits."""
+    """The divisors of one layer's keys and values, which were divided before they were stored in 8 bits."""
 
     key: float = 1.0
     value: float = 1.0
@@ -50,7 +50,7 @@ class LayerCache(NamedTuple):
     attend_latents: AttendLatents
     # The keys of an index of latents: [num_blocks, block_size, 1, index_dim].
     index_key: torch.Tensor | None = None
-    # What the indexes of the layers before chose in this pass, by layer.
+    # The choices of the indexes of the layers before in this pass, by layer.
     chosen: dict[int, DecodeSpans | None] | None = None
 
 
@@ -64,7 +64,7 @@ class KVCache:
         self, shape: CacheShape, num_blocks: int, block_size: int, cache_format: CacheFormat,
         device: torch.device, is_poisoned: bool = False, states: AnyStates | None = None,
     ) -> None:  # fmt: skip
-        # Of the layers that keep no keys and values, or more than these.
+        # The states of the layers that keep no keys and values, or more than these.
         self.states = states
         self.device = device
         # Blocks that sequences may have; behind them is one for what the spare row writes.
@@ -106,7 +106,7 @@ class KVCache:
 
     @property
     def fresh_pools(self) -> list[torch.Tensor]:
-        """Those on the host, unless all of their memory was written already."""
+        """The pools on the host, unless all of their memory was written already."""
         return [] if self.is_poisoned or self.device.type != "cpu" else self.pools
 
     @property

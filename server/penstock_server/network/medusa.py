@@ -19,7 +19,7 @@ from penstock_server.network.layers.placement import Placement
 
 
 class MedusaShape(NamedTuple):
-    """As `MedusaFolder` has it."""
+    """The fields of `MedusaFolder` that shape the heads."""
 
     num_heads: int
     num_layers: int
@@ -37,7 +37,7 @@ class MedusaHeads(nn.Module):
         # The ways of a tree that the heads were published with, by the ranks of guesses; the most important first.
         self.choices = shape.choices
         self.dtype = placement.dtype
-        # What the last layer of the model returns.
+        # The output of the model's last layer, which the heads read.
         self.taps = TapShape((spec.num_layers,), spec.hidden_size)
         # Functions, so that the model is no part of this one.
         self._norm, self._scores = target.final_norm.forward, target.scores
@@ -70,7 +70,7 @@ class MedusaHeads(nn.Module):
 
 
 class _Head(nn.Module):
-    """What is behind the first residual layer of a head."""
+    """The part of a head behind its first residual layer."""
 
     def __init__(self, number: int, shape: MedusaShape, spec: ModelSpec, placement: Placement) -> None:
         super().__init__()

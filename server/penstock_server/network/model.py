@@ -17,14 +17,14 @@ class Model(Protocol):
 
     facts: ModelFacts
     cache_shape: CacheShape
-    # What every slot keeps beside its blocks; None: nothing.
+    # The state that every slot keeps beside its blocks; None: there is none.
     state_shape: AnyShape | None
     # Query heads of this rank.
     num_heads: int
     dtype: torch.dtype
     # Which of its layers are here.
     stage: Stage
-    # What Describe reports of this kind of model.
+    # The words that Describe reports for this kind of model.
     abilities: tuple[str, ...]
 
     @property

@@ -82,12 +82,12 @@ class MtpHead(nn.Module):
         return residual
 
     def following(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What is given for the next position, of what was returned for the last."""
+        """The hidden states given for the next position, from those returned for the last."""
         following: torch.Tensor = self.norm(hidden)
         return following
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
-        """As `Model`."""
+        """See `Model`."""
         return self._scores(self.norm(hidden))
 
 

@@ -4,7 +4,7 @@ from penstock_server.network.adapter_tensors import TensorReader
 from penstock_server.network.layers.own_weights import TakesOwn, Vectors
 from penstock_server.network.weights import Piece
 
-# What `by_module` calls the tensors of a norm.
+# The names in `by_module` for the tensors of a norm.
 _KINDS = {"weight": "saved", "bias": "bias"}
 
 

@@ -42,7 +42,7 @@ class Parked:
 
     @property
     def num_bytes(self) -> int:
-        """What is in the memory of the host."""
+        """The bytes in the memory of the host."""
         return sum(host.nbytes for _storage, host in self._away)
 
 

@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 
 # Rows of a sum: each has a program, and all must run at once; there is no GPU with NVLink and fewer multiprocessors.
 _MOST_ROWS = 64
-# What a rank reads from others in one shot. A ring takes some 10 us longer to meet, in which NVLink moves 4 MB; from
-# there on it wins, as it reads less. By arithmetic, unmeasured.
+# The bytes that a rank reads at most from others in one shot. A ring takes some 10 us longer to meet, in which
+# NVLink moves 4 MB; from there on it wins, as it reads less. By arithmetic, unmeasured.
 _MOST_BYTES = 4 * 1024**2
 
 
@@ -53,7 +53,7 @@ def rows_at_once(size: int, row_bytes: int) -> int:
 
 
 def _agreed(group: Group, make: Callable[[], Result]) -> Result | None:
-    """What this rank made, if none failed to make its own."""
+    """The result of `make` on this rank; None if any rank failed."""
     made: Result | None = None
     try:
         made = make()
@@ -91,7 +91,7 @@ def _check_links(links: list[list[int]], gpus: range) -> None:
 
 
 def _mapped(group: Group, own: torch.Tensor, num_bytes: int) -> tuple[Any, list[torch.Tensor]]:
-    """What keeps the mapping, and the memory of every rank."""
+    """The handle that keeps the mapping, and the memory of every rank."""
     from torch.distributed import _symmetric_memory as symmetric
     from torch.distributed import distributed_c10d
 

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import Store
 from penstock_server.base.config import Rendezvous
 from penstock_server.base.mutual_tls import NODE_NAME
 
-# What a launcher that lives needs for an answer; one that is stopped is noticed by its heartbeats to the other nodes.
+# The time that a live launcher needs for an answer; heartbeats to the other nodes notice one that is stopped.
 _ANSWER_S = 10.0
 _CONNECT_S = 5.0
 _POLL_S = 0.02
@@ -137,7 +137,7 @@ def _connect(meeting: Rendezvous) -> socket.socket:
 
 
 def prove(secret: bytes, side: str, server_challenge: str, client_challenge: str) -> str:
-    """What only somebody can say who knows the secret; `proof` of the launcher's `nodes/channel.rs` says the same."""
+    """A proof that its sender knows the secret; `proof` of the launcher's `nodes/channel.rs` computes the same."""
     text = f"penstock {side} {server_challenge} {client_challenge}"
     return hmac.digest(secret, text.encode(), hashlib.sha256).hex()
 

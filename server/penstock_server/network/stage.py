@@ -50,7 +50,7 @@ class Stage:
 
     @property
     def in_pass(self) -> tuple[Group | Way, ...]:
-        """What a forward pass goes over, where there are several stages."""
+        """The groups and ways that a forward pass uses, where there are several stages."""
         return tuple(each for each in (self.part, self.before, self.behind) if each is not None)
 
     def layers(self, total: int) -> range:
@@ -65,7 +65,7 @@ class Stage:
         return range(first_of(self.number), first_of(self.number + 1))
 
     def receive(self, room: torch.Tensor) -> torch.Tensor:
-        """What the stage before sends, of the shape and type of `room`."""
+        """Receive the hidden states from the stage before, of the shape and type of `room`."""
         assert self.before is not None, "the first stage embeds tokens"
         return self.before.receive(room)
 
@@ -97,7 +97,7 @@ def rolled(states: torch.Tensor) -> torch.Tensor:
 
 
 def unrolled(rows: torch.Tensor, num_taps: int) -> torch.Tensor:
-    """What `rolled` was made of."""
+    """The inverse of `rolled`."""
     return rows.view(len(rows), num_taps, rows.shape[1] // num_taps).transpose(0, 1)
 
 

@@ -91,7 +91,7 @@ class States:
 
 
 class KeptStates:
-    """What slots keep in objects of the code that computes their model. A slot that has none is at its beginning.
+    """The states of slots that are objects of the model's own code. A slot that has none is at its beginning.
 
     There are no snapshots of them: a copy has all positions, which the router would count once for all who share them.
     """
@@ -114,7 +114,7 @@ AnyStates = States | KeptStates
 
 
 def make_states(shape: AnyShape, rows: StateRows, dtype: torch.dtype, device: torch.device) -> AnyStates:
-    """What slots and snapshots keep of a model of this shape."""
+    """The states of slots and snapshots for a model of this shape."""
     return KeptStates() if isinstance(shape, KeptShape) else States(shape, rows, dtype, device)
 
 

@@ -39,7 +39,7 @@ class _GgufFile:
         self._bytes = torch.from_file(str(file), shared=False, size=file.stat().st_size, dtype=torch.uint8)
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """As `TensorFile`."""
+        """See `TensorFile`."""
         entry = self._checkpoint.entries[name]
         assert isinstance(entry, GgufEntry), "entries of such a file are"
         part = self._bytes[entry.begin : entry.end]

@@ -46,7 +46,7 @@ class TorchCollectives:
         self._group: Any = None
 
     def among(self, ranks: Sequence[int], timeout_s: float) -> "TorchCollectives":
-        """Those of some of the ranks. All ranks make the same calls in the same order."""
+        """The collectives of some of the ranks. All ranks make the same calls in the same order."""
         part = copy(self)
         part._ranks, part._store = ranks, None
         part._group = self._dist.new_group(ranks, timeout=timedelta(seconds=timeout_s))
@@ -66,14 +66,14 @@ class TorchCollectives:
         x.copy_(total)
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """What each rank brought."""
+        """The tensors of all ranks."""
         mine = x.contiguous()
         parts = [torch.empty_like(mine) for _ in self._ranks]
         self._dist.all_gather(parts, mine, group=self._group)
         return parts
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """What one rank brought; the others bring a tensor of the same shape."""
+        """The tensor of the rank `source`; the others bring a tensor of the same shape."""
         found = x.contiguous()
         self._dist.broadcast(found, self._ranks[source], group=self._group)
         return found
@@ -83,7 +83,7 @@ class TorchCollectives:
         self._dist.send(x, self._ranks[1], group=self._group)
 
     def receive(self, room: torch.Tensor) -> None:
-        """What the first of two ranks sends."""
+        """Receive the tensor that the first of two ranks sends."""
         self._dist.recv(room, self._ranks[0], group=self._group)
 
     def set_timeout(self, timeout_s: float) -> None:

@@ -45,12 +45,12 @@ class TrainerGroup:
         store = TCPStore(host, port, world_size, is_master=False, timeout=timeout)
         # The backend has no argument for it: without this it may listen on another interface than that to the trainer.
         os.environ["GLOO_SOCKET_IFNAME"] = interface_with(_own_address(host, port))
-        # As PyTorch names the parts of a store for a group with a name, and for the processor in it.
+        # The prefixes that PyTorch gives the store for a group with a name, and for the processor in it.
         parts = PrefixStore("cpu/", PrefixStore(f"{name}/", PrefixStore(name, store)))
         self._group: Any = ProcessGroupGloo(parts, rank, world_size, timeout)
 
     def receive(self, file: str | None, places: Sequence[tuple[int, int]]) -> None:
-        """What the trainer broadcasts, at these offsets of the file with these lengths; None: it is dropped."""
+        """Receive the trainer's broadcasts at these offsets and lengths of the file; None: they are dropped."""
         largest = max((num_bytes for _offset, num_bytes in places), default=0)
         # Never closed by hand: a thread of gloo may still hold a part of it.
         memory = bytearray(largest) if file is None else _mapped(file)

@@ -30,17 +30,17 @@ class TranslatedModel:
 
     @property
     def capturable(self) -> bool:
-        """As `Model`."""
+        """See `Model`."""
         return self.inner.capturable
 
     def __call__(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """As `Model`."""
+        """See `Model`."""
         own = replace(inputs, token_ids=self._read.index_select(0, inputs.token_ids))
         hidden: torch.Tensor = self.inner(own, cache)
         return hidden
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
-        """As `Model`; a token without an equal has none."""
+        """See `Model`; a token without an equal has minus infinity."""
         own = self.inner.logits(hidden, adapters)
         found = torch.full((len(own), self.facts.vocab_size), -torch.inf, device=own.device)
         return found.index_copy_(1, self._known, own.index_select(1, self._equal))

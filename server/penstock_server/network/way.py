@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Channel(Protocol):
-    """What messages of the host go over. One end puts, the other takes, in the same order."""
+    """A channel for messages of the host. One end puts, the other takes, in the same order."""
 
     def put(self, x: torch.Tensor) -> None:
         """Send this behind what was sent before."""
@@ -33,7 +33,7 @@ class Channel(Protocol):
         """Fill this with what came next; waits for it."""
 
     def take_numbers(self) -> list[int]:
-        """What came next, of any size, of int64; waits for it."""
+        """The next message, of any size, of int64; waits for it."""
 
     def has_come(self) -> bool:
         """Whether there is something to take; true where only waiting can tell."""
@@ -122,14 +122,14 @@ class TorchChannel:
     def __init__(self, between: TorchCollectives, is_source: bool) -> None:
         self._between = between
         self._failure: Exception | None = None
-        # Of what comes next, if it is known already.
+        # The size of the next message, if it is known already.
         self._size: int | None = None
         self._outbox: SimpleQueue[torch.Tensor | None] = SimpleQueue()
         if is_source:
             threading.Thread(target=self._send_all, name="way", daemon=True).start()
 
     def put(self, x: torch.Tensor) -> None:
-        """As `Channel` has it."""
+        """See `Channel`."""
         if self._failure is not None:
             raise self._failure
         sent = x.detach().contiguous().clone()
@@ -138,7 +138,7 @@ class TorchChannel:
         )
 
     def take(self, room: torch.Tensor) -> None:
-        """As `Channel` has it."""
+        """See `Channel`."""
         num_bytes = room.numel() * room.element_size()
         if self._next_size() != num_bytes:
             raise ValueError("another size was sent")
@@ -146,23 +146,23 @@ class TorchChannel:
             self._between.receive(room.view(-1).view(torch.uint8))
 
     def take_numbers(self) -> list[int]:
-        """As `Channel` has it."""
+        """See `Channel`."""
         found = torch.empty(self._next_size() // 8, dtype=torch.int64)
         if found.numel():
             self._between.receive(found.view(torch.uint8))
         return found.tolist()
 
     def has_come(self) -> bool:
-        """As `Channel` has it."""
+        """See `Channel`."""
         return True
 
     def leave(self) -> None:
-        """As `Channel` has it."""
+        """See `Channel`."""
         self._outbox.put(None)
         self._between.leave()
 
     def wait(self) -> None:
-        """As `Channel` has it."""
+        """See `Channel`."""
         if self._size is None:
             size = torch.empty(1, dtype=torch.int64)
             self._between.receive(size)

@@ -60,7 +60,7 @@ class Piece:
     arrange: Arrange | None = None
     # Whether the module also takes a tuple of slices of rows in the place of the parameter that they fill.
     may_stay_apart: bool = False
-    # The same as parts of a matrix, in their order, where the module also takes weights of few bits, see
+    # The rows as parts of a matrix, in their order, where the module also takes weights of few bits, see
     # `TakesMatrices`.
     matrices: tuple[MatrixPart, ...] = ()
     # Whether it fills a parameter of another rank: here its tensors are checked, and it is not read.

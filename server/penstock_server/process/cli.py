@@ -91,7 +91,7 @@ def load_libraries() -> None:
     _spin_briefly()
     _use_large_pages()
     _allow_recursion()
-    # What is imported stays: the garbage collector took a sixth of this time to visit it again and again.
+    # Imported objects stay: the garbage collector took a sixth of this time to visit them again and again.
     gc.disable()
     import penstock_server.process.server  # noqa: F401
 

@@ -105,7 +105,7 @@ def _mutual_tls(flags: argparse.Namespace) -> MutualTls | None:
     if flags.tls_cert is None:
         return None
     tls = MutualTls(flags.tls_cert, flags.tls_key, flags.tls_ca)
-    # What is wrong is told before the model is loaded.
+    # An error is reported before the model is loaded.
     tls.context()
     return tls
 

@@ -1,4 +1,4 @@
-"""What a launcher asks of a fork server, and whether that may be done for it.
+"""The request of a launcher to a fork server, and the check whether the server may do it.
 
 A request is its length in four bytes and a JSON object, beside which the file descriptors of the shard are passed.
 An answer is a JSON object on a line. Neither is ever more than data.
@@ -21,12 +21,12 @@ _LENGTH = struct.Struct("<I")
 _PEER = struct.Struct("3i")
 # A launcher sends a request at once and whole.
 _PATIENCE_S = 5.0
-# What a shard is started as, plainly.
+# The plain command that starts a shard.
 _COMMAND = ["-P", "-m", "penstock_server"]
 # Variables that nothing reads at its import, so that a shard may have them otherwise than its fork server. A GPU is
 # chosen when CUDA is initialised, which is never before a fork.
 _FREE = {"CUDA_VISIBLE_DEVICES", "HOSTNAME", "OLDPWD", "PENSTOCK_FORK_SERVER", "PWD", "SHLVL", "TMPDIR", "_"}
-# What a process inherits, of the lines of /proc/PID/status.
+# The lines of /proc/PID/status that a process inherits.
 _INHERITED = (
     *("Umask", "TracerPid", "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"),
     *("NoNewPrivs", "Seccomp", "Cpus_allowed", "Mems_allowed"),
@@ -47,14 +47,14 @@ class Request(NamedTuple):
     environment: dict[str, str]
     # The current folder.
     folder: str
-    # Of this process; whoever has the request closes them.
+    # The descriptors of this process; whoever has the request closes them.
     stdout: int
     stderr: int
     parent_pipe: int
 
     @property
     def flags(self) -> list[str]:
-        """Those of the shard. The pipe has the number of this process."""
+        """The flags of the shard. The pipe has the number that it has in this process."""
         return [*self.arguments[len(_COMMAND) :], f"--parent-pipe-fd={self.parent_pipe}"]
 
     @property
@@ -70,7 +70,7 @@ def receive(connection: socket.socket, check: Callable[[Request], None]) -> Requ
     """Read the request of a connection; raises Refused for what is none, or as `check` does."""
     connection.settimeout(_PATIENCE_S)
     try:
-        # Of one message more than these, so that too many are seen.
+        # Room for one descriptor more than the three, so that too many are noticed.
         heading, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, 4, socket.MSG_CMSG_CLOEXEC)
     except OSError as error:
         raise Refused(f"no request came: {error}") from error
@@ -150,7 +150,7 @@ def check(request: Request, connection: socket.socket, environment: Mapping[str,
 
 
 def _surroundings(pid: int) -> dict[str, str]:
-    """What a process passes on to those that it starts, beside variables and open files."""
+    """The state that a process passes on to those that it starts, beside variables and open files."""
     folder = Path(f"/proc/{pid}")
     found = {it.name: os.readlink(it) for it in (folder / "ns").iterdir()}
     found["root"] = os.readlink(folder / "root")

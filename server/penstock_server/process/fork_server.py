@@ -236,7 +236,7 @@ def _load() -> None:
 
 
 def _check_devices() -> None:
-    """What a process has begun with a GPU, one that is forked from it cannot go on with."""
+    """Raise RuntimeError if this process has begun to use a GPU: a process forked from it could not go on with it."""
     import torch
 
     opened = [os.readlink(it) for it in Path("/proc/self/fd").iterdir() if it.is_symlink()]
@@ -245,7 +245,7 @@ def _check_devices() -> None:
 
 
 def _exit_code(run: Callable[[], int]) -> int:
-    """As Python does with a program."""
+    """The exit code, as Python has it for a program."""
     try:
         return run()
     except SystemExit as end:

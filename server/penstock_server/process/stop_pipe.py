@@ -1,4 +1,4 @@
-"""What the main thread of a shard waits for: a signal, or a thread that asks for the end."""
+"""Wakes the main thread of a shard: on a signal, or when a thread asks for the end."""
 
 import os
 import signal

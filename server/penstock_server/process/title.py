@@ -1,4 +1,4 @@
-"""What `ps` shows of a process that was forked: the command line that it would have if it had been started."""
+"""Sets what `ps` shows of a process that was forked: the command line that it would have if it had been started."""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ class Title:
     """
 
     def __init__(self) -> None:
-        # Of the fields of proc(5), the first behind the name is the third.
+        # Fields are numbered as in proc(5): the first one behind the name is the third.
         fields = Path("/proc/self/stat").read_text().rsplit(") ", 1)[1].split()
         self._start, self._end = int(fields[48 - 3]), int(fields[49 - 3])
 

@@ -22,7 +22,7 @@ class _Method(NamedTuple):
 
 
 class Calls:
-    """What is answered, and how."""
+    """Answers the calls of the service."""
 
     def __init__(self, residence: Residence, changes: Changes, fetcher: Fetcher) -> None:
         self._residence = residence

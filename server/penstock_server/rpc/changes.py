@@ -15,7 +15,7 @@ _LEVELS = (SleepLevel.WEIGHTS_KEPT, SleepLevel.WEIGHTS_DROPPED)
 
 
 class Changes:
-    """Of one shard. Its methods may be called from any thread, once there is a loop, and wait for the change."""
+    """Changes one shard. Its methods may be called from any thread, once there is a loop, and wait for the change."""
 
     def __init__(self, residence: Residence, described: pb.DescribeResponse) -> None:
         self._residence = residence

@@ -19,7 +19,7 @@ from penstock_server.load.awake_memory import AwakeBytes
 from penstock_server.load.receiving import Announced, Meeting
 from penstock_server.pb import engine_pb2 as pb
 
-# What `by_slot` reads.
+# The names of the columns that `by_slot` reads.
 OPEN, KEPT = "open_spans and open_drafts", "snapshot_spans and snapshots"
 _ERROR_CODES = {
     ErrorCode.INVALID: pb.SlotError.CODE_INVALID,
@@ -36,7 +36,7 @@ _GRAMMAR_KINDS = {
 
 
 def description_to_pb(description: Description) -> pb.DescribeResponse:
-    """What Describe answers, but for the last epoch. Called once: the id of the process is made here."""
+    """The answer to Describe without the last epoch. Called once: the id of the process is made here."""
     facts, limits = description.facts, description.limits
     return pb.DescribeResponse(
         version=__version__,
@@ -72,7 +72,7 @@ def description_to_pb(description: Description) -> pb.DescribeResponse:
 
 
 def awake_bytes_to_pb(known: AwakeBytes) -> pb.AwakeBytes:
-    """What a shard takes to wake up."""
+    """The bytes that a shard takes to wake up."""
     return pb.AwakeBytes(level_1=known.level_1, level_2=known.level_2)
 
 
@@ -110,14 +110,14 @@ def _spans_from_pb(plan: pb.Plan) -> Spans:
 def by_slot(
     step: int, what: str, slots: Sequence[int], spans: Sequence[int], values: Sequence[int]
 ) -> dict[int, int]:
-    """Of spans by their numbers: a value for each one's slot. Raises InvalidPlan where these do not match."""
+    """The values of spans, by slot; `spans` are their numbers. Raises InvalidPlan where these do not match."""
     if len(spans) != len(values) or max(spans, default=-1) >= len(slots):
         raise InvalidPlan(f"step {step}: {what} do not match the spans")
     return dict(zip(map(slots.__getitem__, spans), values, strict=True))
 
 
 def appends_of(step: int, slots: Numbers, counts: Numbers, blocks: Numbers) -> Appends:
-    """What is appended. Raises InvalidPlan where the columns do not match."""
+    """The appended blocks. Raises InvalidPlan where the columns do not match."""
     if len(slots) != len(counts) or counts.sum() != len(blocks):
         raise InvalidPlan(f"step {step}: appended_slots, appended_counts and appended_blocks do not match")
     return Appends(slots, counts, blocks)
@@ -232,5 +232,5 @@ def meeting_of(join: pb.JoinTrainer) -> Meeting:
 
 
 def announced_of(tensors: pb.AnnouncedTensors) -> list[Announced]:
-    """What a trainer sends."""
+    """The tensors that a trainer announces."""
     return [Announced(it.name, it.dtype, tuple(it.shape)) for it in tensors.tensors]

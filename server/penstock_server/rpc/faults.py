@@ -40,7 +40,7 @@ _LOOK_EVERY_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong in this shard; nothing by default."""
+    """The faults to cause in this shard; none by default."""
 
     crash_on: int | None = None
     slow_on: int | None = None
@@ -127,7 +127,7 @@ class FaultyEngine(Engine):
 
 
 def wrapping(faults: Faults | None) -> Callable[[Engine], Engine]:
-    """What makes an engine one with these faults."""
+    """Returns a function that gives an engine these faults."""
     return (lambda engine: engine) if faults is None else (lambda engine: FaultyEngine(engine, faults))
 
 

@@ -29,7 +29,7 @@ _OPTIONS = [
 
 
 def _credentials(tls: MutualTls) -> grpc.ServerCredentials:
-    """Of a server that hears nobody who shows no certificate of the authority."""
+    """The credentials of a server that refuses clients without a certificate of the authority."""
     cert, key, ca = tls.texts()
     return grpc.ssl_server_credentials([(key, cert)], root_certificates=ca, require_client_auth=True)
 
@@ -70,18 +70,18 @@ class GrpcioEndpoint:
         return server
 
     def start(self) -> None:
-        """As `Endpoint` has it."""
+        """See `Endpoint`."""
         for server in self._servers:
             server.start()
         for name in _SERVICE_NAMES:
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def describe(self, description: pb.DescribeResponse) -> None:
-        """As `Endpoint` has it."""
+        """See `Endpoint`."""
         self._service.description = description
 
     def stop(self, grace_s: float) -> None:
-        """As `Endpoint` has it."""
+        """See `Endpoint`."""
         self._health.enter_graceful_shutdown()
         self._service.stopping.set()
         self.streams.stop()

@@ -26,7 +26,7 @@ class Listeners(NamedTuple):
 
 
 def tell(tcp: TcpConfig, port: int) -> None:
-    """Of port 0 the system has chosen one."""
+    """Log where the shard listens on TCP. `port`: the one that the system has chosen, if 0 was asked for."""
     asks = "asks for a secret" if tcp.secret else "this machine only, without a secret"
     asks += " and a certificate" if tcp.tls else ""
     logger.info("also listening on tcp, port %d of %s: %s", port, tcp.host, asks)

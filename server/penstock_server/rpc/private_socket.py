@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def private_umask() -> Iterator[None]:
-    """What is created meanwhile is for this user alone."""
+    """Files created meanwhile are for this user alone."""
     before = os.umask(0o177)
     try:
         yield

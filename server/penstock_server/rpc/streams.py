@@ -38,7 +38,7 @@ class Session(Protocol):
 
 
 class Taken(NamedTuple):
-    """What came next: a plan, or the end of a stream. Neither: the thread that steps is wanted for something else."""
+    """The next event: a plan, or the end of a stream. With neither, the thread that steps is wanted elsewhere."""
 
     session: Session | None
     plan: Plan | None
@@ -48,7 +48,7 @@ class Streams(Protocol):
     """Where the thread that steps takes its plans, and whom it tells how far it is."""
 
     def take(self, at_most_s: float | None) -> Taken | None:
-        """What came next; None if nothing came for so long. A plan that cannot be read ends its stream."""
+        """The next event; None if nothing came for so long. A plan that cannot be read ends its stream."""
 
     def set_running(self, runs: bool) -> None:
         """Whether a step runs, from now on."""
@@ -67,7 +67,7 @@ class Streams(Protocol):
 
 
 class StepProgress(NamedTuple):
-    """What a heartbeat reports."""
+    """The progress that a heartbeat reports."""
 
     epoch: int
     finished_step: int
@@ -91,7 +91,7 @@ class QueuedStreams:
         return self._session.epoch if self._session else 0
 
     def progress(self) -> StepProgress:
-        """What a heartbeat reports. Never blocks, even while a step runs."""
+        """The progress that a heartbeat reports. Never blocks, even while a step runs."""
         since = self._running_since
         running_ms = 0 if since is None else max(1, int((time.monotonic() - since) * 1000))
         return StepProgress(self.last_epoch, self._finished_step, running_ms)
@@ -127,7 +127,7 @@ class QueuedStreams:
         self._inbox.put(Taken(session, None))
 
     def take(self, at_most_s: float | None) -> Taken | None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         try:
             taken = self._inbox.get(timeout=at_most_s)
         except Empty:
@@ -137,27 +137,27 @@ class QueuedStreams:
         return taken
 
     def set_running(self, runs: bool) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         self._running_since = time.monotonic() if runs else None
 
     def set_finished(self, session: Session, step: int) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         if session.epoch == self.last_epoch:
             self._finished_step = step
 
     def rest(self) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         self._inbox.put(Taken(None, None))
 
     def fail(self, error: ShardFailed) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         with self._lock:
             self.failure = error
             if self._session is not None:
                 self._session.close(error)
 
     def stop(self) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         with self._lock:
             if self._session is not None:
                 self._session.close(ShardFailed("the shard is stopping"))

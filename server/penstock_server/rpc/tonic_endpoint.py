@@ -36,15 +36,15 @@ class _Session:
 
     @property
     def closed(self) -> bool:
-        """As `Session` has it."""
+        """See `Session`."""
         return self._stream.closed
 
     def deliver(self, outcome: Outcome) -> None:
-        """As `Session` has it."""
+        """See `Session`."""
         self._stream.deliver(outcome_to_columns(outcome, self._encoding))
 
     def close(self, error: PenstockError | None = None) -> None:
-        """As `Session` has it."""
+        """See `Session`."""
         if error is None:
             self._stream.close()
         else:
@@ -52,7 +52,7 @@ class _Session:
 
 
 class _Streams:
-    """What the endpoint in Rust knows of its streams."""
+    """The streams of the endpoint in Rust."""
 
     def __init__(self, endpoint: penstock_endpoint.Endpoint, encoding: Encoding) -> None:
         self._endpoint = endpoint
@@ -61,7 +61,7 @@ class _Streams:
         self._session: _Session | None = None
 
     def take(self, at_most_s: float | None) -> Taken | None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         taken = self._endpoint.take(at_most_s)
         if taken is None:
             return None
@@ -79,23 +79,23 @@ class _Streams:
             return None
 
     def set_running(self, runs: bool) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         self._endpoint.set_running(runs)
 
     def set_finished(self, session: Session, step: int) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         self._endpoint.set_finished(session.epoch, step)
 
     def fail(self, error: ShardFailed) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         self._endpoint.fail(code_of(error), str(error))
 
     def rest(self) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         self._endpoint.rest()
 
     def stop(self) -> None:
-        """As `Streams` has it."""
+        """See `Streams`."""
         error = ShardFailed("the shard is stopping")
         self._endpoint.fail(code_of(error), str(error))
         self.rest()
@@ -126,12 +126,12 @@ class TonicEndpoint:
         self._calls = calls
 
     def start(self) -> None:
-        """As `Endpoint` has it."""
+        """See `Endpoint`."""
         threading.Thread(target=self._answer_calls, name="calls", daemon=True).start()
         self._endpoint.start()
 
     def describe(self, description: pb.DescribeResponse) -> None:
-        """As `Endpoint` has it."""
+        """See `Endpoint`."""
         self._endpoint.describe(description.SerializeToString())
 
     def _answer_calls(self) -> None:
@@ -152,6 +152,6 @@ class TonicEndpoint:
             call.refuse(Code.INTERNAL, f"unexpected {type(error).__name__}; the shard's log has the details")
 
     def stop(self, grace_s: float) -> None:
-        """As `Endpoint` has it."""
+        """See `Endpoint`."""
         self.streams.stop()
         self._endpoint.stop(grace_s)

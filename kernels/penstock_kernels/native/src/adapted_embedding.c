@@ -4,8 +4,8 @@
 #include "processor.h"
 #include "team.h"
 
-/* What one adapter does, as words that the caller may change between calls. Matrices are of the output's type. Mirrored
-   in base/adapter_table.py. */
+/* The change that one adapter makes, as words that the caller may change between calls. Matrices are of the output's type.
+   Mirrored in base/adapter_table.py. */
 typedef struct {
     const char *rows;     /* [num_rows, width]; without them the adapter does nothing here */
     const int32_t *row_of; /* [num_tokens]: the row of each token, or -1: none */

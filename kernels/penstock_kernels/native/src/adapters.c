@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* What one adapter adds to one layer, as words that the caller may change between calls. All matrices are of the
+/* The change that one adapter makes to one layer, as words that the caller may change between calls. All matrices are of the
    outputs' type. Mirrored in base/adapter_table.py. */
 typedef struct {
     const void *down;     /* [rank, len] */

@@ -77,7 +77,7 @@ static int draw_all_masked(const Choose *call) {
     return -failed;
 }
 
-/* What `Draw` takes of the slots, column by column. */
+/* Arguments of `Draw` that are gathered from the slots, column by column. */
 typedef struct {
     float *params; /* [NUM_PARAMS, num_rows] */
     int32_t *top_k;

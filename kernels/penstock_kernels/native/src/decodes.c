@@ -1,4 +1,4 @@
-/* What a decode step reads from the rows of its slots. */
+/* Reads the inputs of a decode step from the rows of its slots. */
 
 #include <stdint.h>
 #include <string.h>

@@ -15,7 +15,7 @@ INLINE void NAME(read_unit)(float *to, const void *from, int64_t at, int dim, fl
     for (int d = 0; d < dim; d += LANES) NAME(store)(to + d, NAME(load_as)(from, at + d, dtype) * factor);
 }
 
-/* What a token leaves of every row of the matrix. */
+/* Computes the factor by which a token multiplies each row of the matrix: `left`, [dim]. */
 INLINE void NAME(read_left)(float *left, const Decay *decay, int64_t token, int head, int dim, const int dtype) {
     const float rate = expf(decay->log_rate[head]);
     for (int d = 0; d < dim; d += LANES) {

@@ -65,7 +65,7 @@ static inline float float_of(uint32_t bits) {
     return x;
 }
 
-/* Where a limit may be, as bits, and the masses within the bounds; none is known to be within the higher one at first. */
+/* Bounds of a limit, as bits, and the masses within them; the mass within the higher one is not known at first. */
 typedef struct {
     uint32_t low;
     uint32_t high;
@@ -73,7 +73,7 @@ typedef struct {
     double most;
 } Bounds;
 
-/* Where the target would be if the mass grew evenly, below the higher bound. */
+/* Guesses the limit of the target as if the mass grew evenly between the bounds; it is below the higher one. */
 static inline uint32_t guess(const Bounds *at, double target) {
     const float low = float_of(at->low), high = float_of(at->high);
     const float part = at->most > at->least ? (float)((target - at->least) / (at->most - at->least)) : 0.5f;
@@ -111,7 +111,7 @@ typedef struct {
     int *failed;
 } Rows;
 
-/* In the same memory, one after the other. */
+/* Draws rows one after the other, in the same memory. */
 static void draw_rows(const void *job, int64_t from, int64_t until) {
     const Rows *rows = job;
     const int64_t room = (rows->call->len + 15) / 16 * 16;

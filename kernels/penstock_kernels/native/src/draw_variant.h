@@ -32,8 +32,8 @@ static TARGET void NAME(weigh)(Candidates *all) {
         NAME(store)(all->weights + i, NAME(exp)(-NAME(load)(all->distances + i)));
 }
 
-/* Of those whose key is within a limit: the sum of their weights, or how many they are. Sums as in `normalizer`.
-   Lane by lane: the largest key within the limit, and the smallest beyond it. */
+/* The sum of the weights of all keys within a limit; without weights, the number of these keys. Sums as in `normalizer`.
+   `below`, `above`: lane by lane, the largest key within the limit, and the smallest beyond it. */
 INLINE double NAME(mass)(const float *keys, const float *weights, int64_t count, float limit, vec *below, vec *above) {
     double total = 0;
     *below = (vec){0}, *above = NAME(all)(INFINITY);
@@ -90,7 +90,7 @@ static TARGET int64_t NAME(keep_between)(const float *keys, int64_t count, const
     return num_kept;
 }
 
-/* As `reach_mass`, where every key weighs 1. When most keys are seen to lie beyond the bounds, only the others, which go
+/* `reach_mass` where every key weighs 1. When most keys are known to lie outside the bounds, only the others, which are copied
    to `between`, are looked at again. */
 static TARGET float NAME(reach_count)(const float *keys, int64_t count, int64_t target, float *between) {
     Bounds bounds = {0, bits_of(INFINITY), 0, 0};
@@ -114,7 +114,7 @@ static TARGET double NAME(whole)(const Candidates *all) {
     return NAME(mass)(all->distances, all->weights, all->count, FLT_MAX, &below, &above);
 }
 
-/* Those whose key is within a limit, in place. Most blocks of a vocabulary hold none. */
+/* Keeps only the candidates whose key is within a limit, in place. Most blocks of a vocabulary hold none. */
 static TARGET void NAME(narrow)(Candidates *all, const float *keys, float limit, int are_weighed) {
     int64_t kept = 0;
     for (int64_t i = 0; i < all->count; i += LANES) {
@@ -149,7 +149,8 @@ static TARGET int64_t NAME(find_tops)(const float *scores, int64_t len, float *t
     return count;
 }
 
-/* Those within a limit. Most blocks hold none, as the nearest of their lanes tell. */
+/* Collects the tokens whose distance is within a limit. Most blocks hold none: `nearest` has the smallest distance of each lane
+   of a block. */
 static TARGET void NAME(take_near)(const Scaled *from, const float *nearest, float limit, Candidates *all) {
     all->count = 0;
     for (int64_t first = 0; first < from->len; first += BLOCK * LANES, nearest += LANES) {
@@ -170,8 +171,9 @@ static TARGET void NAME(take_near)(const Scaled *from, const float *nearest, flo
     NAME(fill_up)(all);
 }
 
-/* Those that top-k keeps, without weights; `all->surprises` has the largest scores of blocks. Of a large vocabulary few are
-   looked at twice: each of the nearest is another token, so the top k are no farther than the k-th of these. */
+/* Collects the tokens that top-k keeps, without weights; `all->surprises` has the largest scores of blocks. In a large
+   vocabulary few tokens are looked at twice: each of the nearest is another token, so the top k are no farther than the k-th
+   of these. */
 static TARGET void NAME(take)(const Scaled *from, int64_t top_k, int64_t num_tops, Candidates *all) {
     float *nearest = all->surprises, limit = INFINITY;
     if (top_k <= 0 || top_k >= from->len) {
@@ -187,7 +189,8 @@ static TARGET void NAME(take)(const Scaled *from, int64_t top_k, int64_t num_top
     NAME(narrow)(all, all->distances, NAME(reach_count)(all->distances, all->count, top_k, all->weights), 0);
 }
 
-/* How far a token may be: those beyond weigh less together than what top-p may cut off, or less than min-p's part. */
+/* The largest distance at which tokens can be kept: all beyond weigh less together than what top-p may cut off, or each less
+   than min-p's part. */
 static TARGET float NAME(farthest)(const Candidates *all, float top_p, float min_p, double whole) {
     float limit = INFINITY;
     if (top_p < 1) limit = (float)(log(all->count / ((1.0 - top_p) * whole))) + 0.01f;

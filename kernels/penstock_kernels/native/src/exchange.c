@@ -21,7 +21,7 @@
 #include <unistd.h>
 #endif
 
-/* What a rank tells the others; on a cache line of its own. */
+/* The state of a rank that the others read; it fills a cache line. */
 typedef struct {
     _Atomic uint32_t round;
     _Atomic uint32_t num_asleep; /* ranks that sleep until the next round */
@@ -44,7 +44,7 @@ typedef struct {
     int32_t failed_rank;
 } Link;
 
-/* As in exchange.py. */
+/* Reasons for a failed call. Mirrored in exchange.py. */
 enum { GONE = 1, LATE = 2, DIFFERENT = 3 };
 
 /* Calls. Mirrored field by field in exchange.py. */
@@ -72,7 +72,8 @@ typedef struct {
 
 /* Some 20 microseconds: ranks that compute the same arrive together, and to sleep and wake takes longer. */
 enum { NUM_SPINS = 500, NAP_MS = 20 };
-/* Of a channel; as in channel.py. What the last stage of a model tells must find room while nobody takes it. */
+/* Parts in the ring of a channel; mirrored in channel.py. Messages of the last stage of a model must find room while nobody
+   takes them. */
 enum { NUM_RING_PARTS = 256 };
 /* Numbers that are added before they are rounded. */
 enum { BLOCK = 1024 };
@@ -196,7 +197,7 @@ int penstock_join(const Link *link) {
     return error;
 }
 
-/* For the others this is as if the process had ended. */
+/* Leaves the group: for the other ranks this is as if the process had ended. */
 int penstock_leave(const Link *link) { return lock(link, F_UNLCK); }
 
 /* The sum over all ranks, in place. */
@@ -216,7 +217,7 @@ int penstock_sum(const Sum *call) {
     return 0;
 }
 
-/* What each rank brings, to all. */
+/* Copies the bytes of each rank to all ranks. */
 int penstock_gather(const Gather *call) {
     Link *link = call->link;
     for (int64_t begin = 0; begin < call->num_bytes; begin += link->part_bytes) {

@@ -30,7 +30,7 @@ typedef struct {
     int32_t has_amx; /* in tiles of the processor */
 } Grouped;
 
-/* What a call needs beside: rows in the order of their groups, and what is made of them. */
+/* Memory of a call: the rows in the order of their groups, and what is made of them. */
 typedef struct {
     int64_t *order;  /* [starts[num_groups]]: which row comes there */
     int64_t *starts; /* [num_groups + 1] */
@@ -73,7 +73,7 @@ static int64_t number_of_group(const Grouped *call, int64_t row) {
     return call->groups ? call->groups[row] : row % call->total_groups;
 }
 
-/* The same among those that are here; -1: it is elsewhere. */
+/* The number of a row's group among the groups of this call; -1: the group is elsewhere. */
 static int64_t group_of(const Grouped *call, int64_t row) {
     const int64_t group = number_of_group(call, row) - call->first_group;
     return group < 0 || group >= call->num_groups ? -1 : group;

@@ -1,6 +1,6 @@
 /* Scores of a tile of positions, for one width of vectors. */
 
-/* Those of one row, of whose keys `turned` has a number of all positions side by side. */
+/* The scores of one row. `turned`: keys of the tile, transposed: each of their numbers for all positions side by side. */
 static TARGET void NAME(score_tile)(const Index *call, int64_t row, int64_t first) {
     enum { COUNT = LANES == 16 ? 4 : 2 };
     const float *query = call->query + row * call->num_heads * call->dim;
@@ -11,7 +11,7 @@ static TARGET void NAME(score_tile)(const Index *call, int64_t row, int64_t firs
             vec sums[HEADS][COUNT] = {{{0}}};
             const int rest = call->num_heads - head - 1;
             const float *numbers[HEADS];
-            /* Behind the last head it is the last one again, and does not count. */
+            /* Where heads end, the last one is repeated; repetitions do not count. */
             for (int h = 0; h < HEADS; h++) numbers[h] = query + (head + (h < rest ? h : rest)) * call->dim;
             for (int d = 0; d < call->dim; d++)
                 _Pragma("GCC unroll 4") for (int h = 0; h < HEADS; h++)

@@ -64,7 +64,7 @@ int penstock_logprobs(const Logprobs *call) {
     return 0;
 }
 
-/* Of a call the most likely tokens only: one read of a row. */
+/* Finds only the most likely token of each row: one read of a row. */
 int penstock_most_likely(const Logprobs *call) {
     for_each_row(call->num_threads, call->num_rows, variant(call->max_lanes, VARIANTS(choose_most_likely)), call);
     return 0;

@@ -1,4 +1,4 @@
-/* What both ops over rows of scores begin with: the largest number of a row and where it is. */
+/* The first step of both ops over rows of scores: finds the largest number of a row and its place. */
 #ifndef PENSTOCK_PEAK_H
 #define PENSTOCK_PEAK_H
 
@@ -16,7 +16,7 @@ typedef struct {
     int is_finite;  /* whether all numbers of the row are */
 } Peak;
 
-/* As `lanes_for` of a length that every width divides: the end of a row is filled up. */
+/* The widest vectors, as `lanes_for` a length that all widths divide: the end of a row is filled up. */
 static inline int widest_lanes(int max_lanes) {
     return lanes_for(16, max_lanes);
 }

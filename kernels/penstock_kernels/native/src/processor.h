@@ -1,4 +1,4 @@
-/* What the ops in C share: types, abilities of the processor, and 16-bit numbers, which it may not support. */
+/* Definitions that all ops in C share: types, abilities of the processor, and 16-bit numbers, which it may not support. */
 #ifndef PENSTOCK_PROCESSOR_H
 #define PENSTOCK_PROCESSOR_H
 

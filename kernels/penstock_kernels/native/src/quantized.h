@@ -1,11 +1,11 @@
-/* What products with quantized weights share: their arguments, and what a code and a scale are, one by one. */
+/* Definitions that all products with quantized weights share: arguments, and how single codes and scales are read. */
 #ifndef PENSTOCK_QUANTIZED_H
 #define PENSTOCK_QUANTIZED_H
 
 #include "processor.h"
 
-/* What codes are: numbers from 0 on or signed ones, less a zero; names of 16 numbers; floats of 8 bits. OTHERS are
-   numbers of any bits, of which groups are not whole vectors or have no order. */
+/* Kinds of codes: numbers from 0 on or signed ones, less a zero; indices into a table of 16 numbers; floats of 8 bits.
+   OTHERS: numbers of any bits, also where groups are not whole vectors or have no order. */
 enum { CODES_4 = 0, CODES_8 = 1, SIGNED_8 = 2, ENTRIES_4 = 3, FLOATS_8 = 4, OTHERS = 5 };
 
 /* Types of scales, beside those of processor.h. */
@@ -120,7 +120,7 @@ EVERYWHERE int32_t zero_at(const Quantized *call, const Part *part, int64_t at) 
     return call->kind == SIGNED_8 ? (int8_t)part->zeros[at] : part->zeros[at];
 }
 
-/* What is added to the numbers of a group. */
+/* The offset that is added to the numbers of a group. */
 EVERYWHERE float offset_at(const Quantized *call, const Part *part, int64_t row, int64_t number) {
     return part->offsets ? stored_scale(call, part->offsets, row * part->offset_stride + number) : 0.0f;
 }
@@ -131,7 +131,8 @@ EVERYWHERE int64_t scale_row(const Part *part, int64_t column) {
     return (part->first_in_scale + column) / part->columns_per_scale;
 }
 
-/* As `lanes_for`; wide vectors only where 8 codes of any bits can be taken out of a word, as all with them can. */
+/* The lanes of vectors, whatever the length. They are wide only where the processor can take 8 codes of any bits out of a word,
+   as all processors with wide vectors can. */
 static inline int lanes_with_words(int max_lanes) {
 #if defined(__x86_64__)
     if (!__builtin_cpu_supports("bmi2")) max_lanes = 4;

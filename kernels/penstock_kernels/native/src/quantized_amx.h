@@ -21,7 +21,7 @@ static inline int64_t num_row_tiles(const Quantized *call) {
     return (call->num_rows + SIDE - 1) / SIDE;
 }
 
-/* Where x is in tiles: behind x in the order of the codes. */
+/* The rows of x in tiles: they lie behind x in the order of the codes. */
 static inline uint16_t *packed_rows(const Quantized *call) {
     return (uint16_t *)call->rows + call->num_rows * call->padded_len;
 }

@@ -1,5 +1,5 @@
-/* The same on processors that multiply pairs of 16-bit floats: codes less their zero are such floats, as x is, so nothing
-   is rounded, and the sum of a group is multiplied by its scale. Included by quantized_variant.h.
+/* Products with quantized weights on processors that multiply pairs of 16-bit floats: codes less their zero are such floats, as
+   x is, so nothing is rounded, and the sum of a group is multiplied by its scale. Included by quantized_variant.h.
 
    A step is 32 bytes of codes, and 32 or 64 inputs. Segments are groups, which end where chunks end. */
 
@@ -15,7 +15,7 @@ INLINE __m512i NAME(twice)(vec numbers) {
     return _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh((__m512)numbers));
 }
 
-/* What the groups of a part have in common, unless they have zeros. */
+/* The values that all groups of a part share, unless they have zeros. */
 INLINE PairGroup NAME(any_group)(const Part *part, int32_t zero, const int kind) {
     PairGroup group = {.zero = zero};
     const vec codes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -71,7 +71,7 @@ INLINE int64_t NAME(segment_end)(const Quantized *call, int64_t at, int64_t numb
     return least(NAME(group_end)(call, number), at / CHUNK * CHUNK + CHUNK);
 }
 
-/* As that of floats. */
+/* Adds the products of one step, of some rows of x and some columns, to `products`. */
 INLINE void NAME(add_step)(
     const Quantized *call,
     const uint16_t *x,
@@ -112,7 +112,7 @@ static TARGET void NAME(prepare)(const Quantized *call, int row) {
     }
 }
 
-/* As that of floats. */
+/* `num_rows` rows, all, by `num_columns` columns, both constants. */
 INLINE void NAME(multiply_block)(
     const Quantized *call, const Part *part, int64_t column, const int num_rows, const int num_columns, const int kind
 ) {

@@ -111,7 +111,7 @@ static __attribute__((noinline)) TARGET void NAME(write_rows)(
 #else
 #include "tile_variant.h"
 
-/* What is the same for the codes of a group of a column. */
+/* The values that all codes of a group of a column share. */
 typedef struct {
     vec scale, base; /* a code's number is code * scale + base */
     vec numbers[16 / LANES]; /* of all 16 codes, where they are looked up */

@@ -1,4 +1,5 @@
-/* What the ops of recurrent layers share: which rows of a state the spans of a step continue, and how heads forget. */
+/* Definitions that the ops of recurrent layers share: which rows of a state the spans of a step continue, and how heads
+   forget. */
 #ifndef PENSTOCK_RECURRENT_H
 #define PENSTOCK_RECURRENT_H
 

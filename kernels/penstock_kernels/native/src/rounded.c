@@ -16,14 +16,14 @@
 /* Inputs of a block, and words of 4 of them; blocks and rows for which codes and sums are kept. */
 enum { BLOCK = 32, WORDS = BLOCK / 4, CHUNK = 32, TILE = 64 };
 
-/* What a high digit counts, and the largest whole number of one digit and of two: no digit of it is above 127. */
+/* The weight of a high digit, and the largest whole number of one digit and of two: no digit of it is above 127. */
 enum { BASE = 254, LARGEST = 127, LARGEST_OF_TWO = 127 * BASE + 126 };
 
 /* A block of a row of x: one digit of its numbers. A row of two digits has blocks of high digits, and then those of low
    ones; or, where numbers have 16 bits, of those in even places, and then those in odd ones. */
 typedef struct {
     int32_t x[WORDS]; /* 4 digits each, in the order of the codes, or 2 numbers */
-    /* Of all the numbers, in the first one alone. */
+    /* Scale and sum of all the numbers; of two blocks, only the first has them. */
     float scale;
     int32_t sum; /* times the zero of codes without zeros, which is taken from the products */
 } Block;
@@ -70,7 +70,7 @@ EVERYWHERE const Block *of_row(const Block *block, int row, int64_t stride) {
     return (const Block *)((const char *)block + row * stride);
 }
 
-/* Behind the rows: the group of every block. */
+/* The groups of all blocks, which lie behind the rows. */
 static inline int32_t *groups_of(const Quantized *call) {
     return (int32_t *)row_of(call, call->num_rows);
 }

@@ -15,13 +15,13 @@ INLINE __m256i NAME(both)(const int32_t *lower, const int32_t *upper) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
 }
 
-/* Of products of high digits and of low ones, in 16 bits, the products of numbers, of which two are added. */
+/* Joins products of high digits and of low ones, in 16 bits, to products of numbers, in 32 bits, and adds each two of them. */
 INLINE __m256i NAME(join_pairs)(__m256i high, __m256i low) {
     const __m256i of_high = _mm256_madd_epi16(high, _mm256_set1_epi16(BASE));
     return _mm256_add_epi32(of_high, _mm256_madd_epi16(low, _mm256_set1_epi16(1)));
 }
 
-/* What a block adds to the totals of all columns; `products`: the sums of its products. */
+/* Adds a block to the totals of all columns; `products`: the sums of its products. */
 INLINE vec NAME(add_block)(
     const NAME(Chunk) *chunk,
     int group,

@@ -139,7 +139,7 @@ INLINE int32_t NAME(gather)(const Quantized *call, int row, int64_t at, int64_t 
     return found;
 }
 
-/* To whole numbers, halves to even ones. */
+/* Rounds to whole numbers, halves to even ones. */
 INLINE ivec NAME(whole)(vec x) {
     const float magic = 12582912.0f; /* 1.5 * 2^23 */
     return (ivec)(x + magic) - (ivec)NAME(all)(magic);
@@ -178,7 +178,7 @@ INLINE void NAME(store_digits)(const Quantized *call, const int16_t *whole, Bloc
     }
 }
 
-/* Those of 16 bits; `next`: the block of those in odd places. */
+/* Whole numbers of 16 bits as blocks: `block` has those in even places, `next` those in odd ones. */
 INLINE void NAME(store_wide)(const int16_t *whole, Block *block, Block *next) {
     for (int i = 0; i < BLOCK / 2; i++) {
         ((int16_t *)block->x)[i] = whole[2 * i];
@@ -212,7 +212,7 @@ INLINE int NAME(are_in_vectors)(const Quantized *call) {
     return call->scale_dtype == FLOAT32 || call->scale_dtype == BFLOAT16 || (LANES > 4 && call->scale_dtype == FLOAT16);
 }
 
-/* Those of LANES groups of a column. */
+/* The scales of LANES groups of a column. */
 INLINE vec NAME(scales)(const Quantized *call, const Part *part, int64_t at) {
 #if LANES == 16
     if (call->scale_dtype == FLOAT16)
@@ -230,7 +230,7 @@ INLINE void NAME(load_scales)(
 ) {
     const int64_t group = group_of(call, from), count = group_of(call, until - 1) + 1 - group;
     int64_t g = 0;
-    /* Where fewer are left than fill a vector, it begins with groups before them. */
+    /* Where fewer groups are left than fill a vector, it begins with groups that come before them. */
     for (int64_t left; (left = least(LANES, count - g)) > 0 && group + g + left >= LANES && NAME(are_in_vectors)(call); g += left) {
         ivec scales[LANES];
         for (int c = 0; c < LANES; c++) {

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* As many experts as lie on the stack. */
+/* The most experts whose scores lie on the stack. */
 enum { MOST_EXPERTS = 4096 };
 
 /* One call. Mirrored field by field in route.py, as is Sum. */

@@ -41,7 +41,7 @@ typedef struct {
 
 int penstock_draw(const Draw *call);
 
-/* As the ops, only for rows whose token id is negative: the others have their token. */
+/* The ops, but they choose a token only for rows whose token id is negative: the others have their token. */
 int penstock_draw_missing(const Draw *call);
 void penstock_logprobs_with_missing(const Logprobs *call);
 

@@ -1,4 +1,4 @@
-/* What a step of spans reads from the rows of its slots. */
+/* Reads the inputs of a step of spans from the rows of its slots. */
 
 #include <stdint.h>
 #include <string.h>

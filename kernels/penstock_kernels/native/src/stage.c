@@ -1,14 +1,14 @@
-/* What most plans ask for, checked against what the host knows of the slots: blocks for slots, where open spans begin, and
-   decodes, which become the numbers of a step. */
+/* Checks the usual parts of a plan against what the host knows of the slots, and applies them: blocks for slots, where open
+   spans begin, and decodes, which become the numbers of a step. */
 
 #include "stage.h"
 
-/* What a decode of a slot is. */
+/* Kinds of decodes; mirrored in base/slot_columns.py. */
 enum { OTHER, APART, MASKED, PLAIN };
 
 static int64_t num_drafts(const Stage *call, int64_t span) { return call->drafts ? call->drafts[span] : 0; }
 
-/* What is drafted for needs to be plain: others are sampled one by one. */
+/* A decode with drafts must be plain: others are sampled one by one. */
 static int is_decode(const Stage *call, const int64_t *state, int64_t start, int64_t len, int64_t drafts) {
     return state[KIND] != OTHER && state[SEEN] != call->stamp && len == 1 && start == state[LENGTH] - 1 &&
            start + drafts < state[NUM_BLOCKS] * call->block_size && state[LENGTH] + drafts < call->max_len &&

@@ -1,4 +1,4 @@
-/* What the host knows of the slots, and steps of decodes over them. */
+/* The table of numbers that the host keeps of each slot, and steps of decodes over it. */
 #ifndef PENSTOCK_STAGE_H
 #define PENSTOCK_STAGE_H
 
@@ -15,7 +15,7 @@ typedef struct {
     int64_t *columns;     /* [4, num_positions]: rows, slots, lengths, prompt lengths */
     int64_t *apart;       /* [num_spans], of which the first `num_apart` are written: rows that are not plain */
     int64_t num_apart;
-    int64_t features; /* what any plain row needs */
+    int64_t features; /* that any plain row needs, as bits */
     int64_t num_spans;
     int64_t num_positions; /* of all spans, drafts included */
     int64_t num_rows;

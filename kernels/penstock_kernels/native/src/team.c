@@ -14,7 +14,8 @@
    waits between looks at the clock, and rounds until the caller lets others run. */
 enum { AWAKE = 50000, ROUNDS = 32, PATIENCE = 4000, MOST_HELPERS = 0xfff };
 
-/* Of the state: helpers that are at the job, whether more may come, how many are wanted, and the number of the job. */
+/* Fields of the state: how many helpers are at the job, whether more may come, how many are wanted, and the number of the
+   job. */
 #define HELPERS 0xfffULL
 #define OPEN 0x1000ULL
 #define WANTED(state) ((int)((state) >> 13 & 0xfff))
@@ -100,7 +101,7 @@ static void *run_helper(void *number) {
     return 0;
 }
 
-/* In a process that was forked nobody helps, and nobody has the team. */
+/* Resets the team in a process that was forked: it has no helpers, and no thread has the team. */
 static void forget_helpers(void) {
     pthread_mutex_init(&team.lock, 0);
     pthread_cond_init(&team.wake, 0);
@@ -142,7 +143,7 @@ static void open_job(int num_wanted, int64_t count, int64_t at_once, Share share
     if (__atomic_load_n(&team.num_asleep, __ATOMIC_SEQ_CST) > 0) call_helpers();
 }
 
-/* Behind the last share that was begun. */
+/* Lets no more helpers in, and waits until all have left. Called when the last share was begun. */
 static void close_job(void) {
     uint64_t state = __atomic_and_fetch(&team.state, ~OPEN, __ATOMIC_ACQ_REL);
     for (int round = 0; state & HELPERS; state = __atomic_load_n(&team.state, __ATOMIC_ACQUIRE)) {

@@ -14,10 +14,10 @@ typedef void (*Each)(const void *job, int64_t number);
    nobody waiting but for the share that it is at. */
 void share_out(int num_threads, int64_t count, int64_t at_once, Share share, const void *job);
 
-/* The same, number by number: each is some work. */
+/* `share_out` number by number, for numbers of which each is some work. */
 void for_each(int num_threads, int64_t count, Each each, const void *job);
 
-/* The same for rows that take less than it takes to share them: a thread takes some at a time. */
+/* `share_out` for rows that take less time than sharing them does: a thread takes some at a time. */
 void for_each_row(int num_threads, int64_t count, Each each, const void *job);
 
 #endif

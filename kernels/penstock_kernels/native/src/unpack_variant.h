@@ -1,6 +1,6 @@
 /* Codes of a column as bytes, for one width of vectors. */
 
-/* Those of the inputs `at .. end`: of 8 at a time, a byte each, where the processor can and memory has a whole word. */
+/* Unpacks the codes of the inputs `at .. end` to bytes; 8 at a time where the processor can and memory has a whole word. */
 INLINE void NAME(unpack)(const Quantized *call, const uint8_t *codes, int64_t at, int64_t end, uint8_t *to) {
 #if LANES > 4
     const uint64_t mask = 0x0101010101010101u * ((1u << call->bits) - 1);

@@ -50,8 +50,8 @@ INLINE vec NAME(combine)(vec x, vec y, const int are_summed) {
     return are_summed ? x + y : NAME(choose)(x > y, x, y);
 }
 
-/* Of every group of `size` numbers in x and in y, the first half combined with the second: as many groups, half the size.
-   Those of x come first; of groups of four and of two, where lanes of 128 bits are cheaper to mix, within each four numbers. */
+/* Combines the first half with the second in every group of `size` numbers of x and of y: as many groups, half the size. Groups
+   of x come first; where `size` is four or two, and lanes of 128 bits are cheaper to mix, within each four numbers. */
 #define FOLD(x, y, size) \
     NAME(combine)(__builtin_shuffle(x, y, HALVES(size, 0)), __builtin_shuffle(x, y, HALVES(size, (size) / 2)), are_summed)
 #define LANE(i, size, half) ((size) > 4 ? WIDE_LANE(i, size) + (half) : NARROW_LANE(i, size) + (half))
@@ -98,7 +98,7 @@ INLINE vec NAME(largest)(const vec *x, int count) { return NAME(combined)(x, cou
 
 INLINE float NAME(sum)(vec x) { return NAME(sums)(&x, 1)[0]; }
 
-/* The same sums of any number of vectors, in memory for whole vectors of them. */
+/* `sums` of any number of vectors; `to` has room for whole vectors of them. */
 INLINE void NAME(store_sums)(float *to, const vec *x, const int count) {
     for (int i = 0; i < count; i += LANES)
         NAME(store)(to + i, NAME(sums)(x + i, count - i < LANES ? count - i : LANES));

@@ -74,7 +74,7 @@ struct ProcessArgs {
 }
 
 impl ProcessArgs {
-    /// From here on the process ends with its launcher, if it has one.
+    /// Has the process end with its launcher, if it has one.
     fn follow_launcher(&self) {
         if let Some(fd) = self.parent_pipe_fd {
             let run_dir = self.run_dir.clone();
@@ -198,7 +198,7 @@ fn start_logging(options: &LogOptions) {
     tracing_subscriber::registry().with(lines.with_filter(targets)).init();
 }
 
-/// As shards do: 2 where what a flag asks for cannot be had, whose error begins with the flag.
+/// Fails with the exit code that shards use: 2 if a flag asks for the impossible; its error begins with the flag.
 fn fail_by_rule(error: &anyhow::Error) -> ExitCode {
     fail(error, if error.to_string().starts_with("--") { 2 } else { 1 })
 }

@@ -12,7 +12,7 @@ use penstock_router::proxy::options::ProxyConfig;
 use super::{Args, ProcessArgs, fail, listen_for_http, raise_file_limit, start_logging};
 
 const UPSTREAM: &str = "--upstream";
-/// The same, of a launcher with several models.
+/// The flag by which a launcher with several models names the upstreams.
 const MODELS_FILE: &str = "--models-file";
 
 /// Pass requests on to whole servers, which share nothing

@@ -21,16 +21,16 @@ use crate::tgi::variables::{self, Variable};
 /// Names by which manifests start the launcher, which may stand at the head of the line.
 const PROGRAMS: [&str; 2] = ["text-generation-launcher", "launcher"];
 
-/// What is said of one argument or variable.
+/// The finding about one argument or variable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
-    /// As it was given, without its value, which may be a secret.
+    /// The argument as it was given, without its value, which may be a secret.
     argument: String,
     status: &'static str,
     note: String,
 }
 
-/// What is said of all.
+/// The findings about the whole command line.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Whether the launcher would accept the line.
@@ -101,7 +101,7 @@ fn given(argument: &str, name: Option<String>, value: Option<&str>) -> Given {
 
 fn takes_value(given: &Given, command: &Command) -> bool {
     let Some(name) = given.name.as_deref() else { return false };
-    // What nobody knows is given its value, so that the value is not said to be unknown beside it.
+    // An unknown flag takes the next word as its value, so that the value is not reported as unknown, too.
     own(name, command).is_none_or(|arg| arg.get_action().takes_values())
 }
 
@@ -147,7 +147,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What the launcher's parser says of this flag alone.
+    /// The finding of the launcher's parser about this flag alone.
     fn parsed(&self, argument: &str, name: &str, value: Option<&str>, status: Status) -> Finding {
         match self.command.clone().try_get_matches_from(["launcher".to_owned(), written(name, value)]) {
             Err(error) if is_about_the_flag(&error) => Finding::refused(argument, &first_line(&error)),
@@ -198,7 +198,7 @@ impl Checker<'_> {
         self.given.iter().any(|given| given.name.as_deref() == Some(name))
     }
 
-    /// What is wrong with the whole, where nothing is with the parts.
+    /// The finding about the whole command line, if the parts alone are right.
     fn whole(&self, line: &[String]) -> Option<Finding> {
         let arguments =
             line.iter().skip(usize::from(line.first().is_some_and(|text| is_program(text)))).cloned();
@@ -213,7 +213,7 @@ impl Checker<'_> {
         Some(Finding::refused("together", &problem))
     }
 
-    /// As the flags that they stand for.
+    /// The variables as the flags that they stand for.
     fn kept_variables(&self) -> Vec<String> {
         let argument = |flag: &TgiFlag| {
             let value = self.variables.get(flag.env).filter(|_| !self.is_on_the_line(flag.name))?;
@@ -238,12 +238,12 @@ fn written(name: &str, value: Option<&str>) -> String {
     value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}"))
 }
 
-/// Not about another one that is missing beside it; and help and version are no errors.
+/// Whether the error is about the flag, not about another one that is missing; help and version are no errors.
 fn is_about_the_flag(error: &clap::Error) -> bool {
     error.use_stderr() && error.kind() != ErrorKind::MissingRequiredArgument
 }
 
-/// What is wrong, with what would be right where the parser says so on the same line.
+/// The error in one line, with the correction if the parser gives it on the same line.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());

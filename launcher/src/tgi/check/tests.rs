@@ -1,4 +1,4 @@
-//! What becomes of command lines and variables of TGI.
+//! Tests of how command lines and variables of TGI are treated.
 
 use super::*;
 

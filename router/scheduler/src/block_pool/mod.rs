@@ -32,12 +32,12 @@ pub struct BlockPool {
     idle: LruList,
     /// Idle blocks that a request asked to keep until a time; taken only when there is no other.
     retained: BTreeSet<(Duration, BlockId)>,
-    /// By block number: until when it is retained, if it is.
+    /// The time until which each block is retained, by block number.
     retained_until: Vec<Duration>,
     fences: VecDeque<Fence>,
     num_fenced: usize,
     index: PrefixIndex,
-    /// Behind published blocks.
+    /// The states that are kept after published blocks.
     snapshots: Snapshots,
     log: CacheLog,
 }
@@ -79,12 +79,12 @@ impl BlockPool {
         }
     }
 
-    /// The same, and it keeps what changes in the published prefixes if that is wanted.
+    /// Sets whether it logs the changes of the published prefixes.
     pub fn logging(self, is_wanted: bool) -> Self {
         Self { log: CacheLog::new(is_wanted), ..self }
     }
 
-    /// What has changed in the published prefixes since the last time.
+    /// The changes of the published prefixes since the last call.
     pub fn take_log(&mut self) -> Vec<CacheEvent> {
         self.log.take()
     }
@@ -119,7 +119,7 @@ impl BlockPool {
         &self.snapshots
     }
 
-    /// The same, to be used and given back.
+    /// The states kept after published blocks, to be used and given back.
     pub fn snapshots_mut(&mut self) -> &mut Snapshots {
         &mut self.snapshots
     }

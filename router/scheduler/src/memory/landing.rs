@@ -35,7 +35,7 @@ impl Memory {
     }
 
     /// Blocks for those of the first `num_full` that are neither here nor about to be: they come from another cache.
-    /// What is here is held, too, until `unpin`. Others wait for what comes.
+    /// The blocks that are here already are held, too, until `unpin`. Other sequences wait for the blocks to come.
     pub fn land(&mut self, transfer: TransferId, sequence: &Sequence, num_full: usize) -> Option<Landing> {
         let mut held = self.present(sequence, num_full);
         let keys = &sequence.tokens().keys()[..num_full];
@@ -60,7 +60,7 @@ impl Memory {
         }
     }
 
-    /// What was to come for a sequence has come, or will not.
+    /// Settles the promises of blocks for a sequence that have come, or will not come.
     pub fn settle_landed(&mut self, owner: RequestId, keys: &[BlockKey]) {
         keys.iter().for_each(|key| self.promises.settle(owner, *key));
     }

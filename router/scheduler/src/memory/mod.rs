@@ -49,7 +49,7 @@ pub struct Memory {
     pins: Pins,
 }
 
-/// What the cache has of a sequence.
+/// The part of a sequence that is in the cache.
 #[derive(Debug, Default)]
 pub struct CachedPrefix {
     /// Published blocks from its start.
@@ -143,7 +143,7 @@ impl Memory {
         Some(block)
     }
 
-    /// What is cached of `tokens`.
+    /// The number of `tokens` that are cached.
     pub fn num_cached_tokens(&self, tokens: &KeyedTokens) -> u32 {
         let blocks = self.pool.index().lookup(tokens.root(), tokens.keys(), tokens.as_slice());
         let num_cached = if self.has_states { self.num_with_state(&blocks) } else { blocks.len() };
@@ -175,7 +175,7 @@ impl Memory {
         &tokens.keys()[..((tokens.len() - 1) / self.block_size) as usize]
     }
 
-    /// What of a waiting sequence need not be computed. `None` if more of it is being computed just now for another.
+    /// The cached part of a waiting sequence. `None` if another sequence is just computing more of it.
     pub fn cached_prefix(&self, sequence: &Sequence) -> Option<CachedPrefix> {
         if !self.has_cache || !sequence.may_share() {
             return Some(CachedPrefix::default());
@@ -317,7 +317,7 @@ impl Memory {
         self.pool.expire_retained(now);
     }
 
-    /// What a row wrote may be wrong: no other request may share it.
+    /// Prevents that other requests share what a row wrote, because it may be wrong.
     pub fn distrust(&mut self, id: RequestId, row: &Row) {
         self.pool.distrust(row.table().blocks());
         self.pool.snapshots_mut().distrust(id);
@@ -329,7 +329,7 @@ impl Memory {
         self.pool.forget_all();
     }
 
-    /// What has changed in the cache since the last time.
+    /// The changes of the cache since the last call.
     pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
         self.pool.take_log()
     }

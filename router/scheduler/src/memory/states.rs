@@ -16,7 +16,7 @@ impl Memory {
         last.map_or(0, |last| last + 1)
     }
 
-    /// Behind published `blocks` come those that a running sequence has promised.
+    /// The published `blocks`, and after them those that running sequences have promised.
     pub(super) fn shared(&self, blocks: &[BlockId], keys: &[BlockKey]) -> Shared {
         let owner_of = |key: &BlockKey| self.promises.owner_of_block(*key);
         let promised: Vec<_> = keys[blocks.len()..].iter().map_while(owner_of).collect();

@@ -33,7 +33,7 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// As the chat template gets it.
+    /// The name that the chat template gets.
     pub fn name(self) -> &'static str {
         match self {
             Self::Low => "low",

@@ -58,7 +58,7 @@ impl MessagesRequest {
         }
     }
 
-    /// The same request as a chat completion.
+    /// Translates the request into a chat completion.
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
         self.refuse_unsupported()?;
         self.context_management.as_ref().map_or(Ok(()), ContextManagement::check)?;

@@ -79,7 +79,7 @@ impl Tool {
         self.r#type.as_ref().is_some_and(|kind| kind != "custom")
     }
 
-    /// The same as a tool of chat completions.
+    /// Translates it into a tool of chat completions.
     pub fn into_function(self) -> Map<String, Value> {
         let Self { name, description, input_schema, strict, .. } = self;
         let function =
@@ -89,7 +89,7 @@ impl Tool {
 }
 
 impl ToolChoice {
-    /// The same as `tool_choice` of chat completions.
+    /// Translates it into the `tool_choice` of chat completions.
     pub fn into_chat(self) -> Result<Value, Error> {
         match (self.r#type.as_str(), self.name) {
             (same @ ("auto" | "none"), _) => Ok(same.into()),

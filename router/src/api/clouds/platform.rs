@@ -1,5 +1,5 @@
-//! What the platform that runs the server sets by environment variables: the kind of its machines, and the paths under
-//! which Vertex AI calls the server.
+//! Environment variables that the platform sets for the server: the kind of its machines, and the paths under which
+//! Vertex AI calls the server.
 
 use axum::Router;
 use axum::extract::Request;

@@ -71,7 +71,7 @@ pub async fn vertex(
     let predictions =
         instances.into_iter().map(|instance| predict(&app, caller.clone(), instance, guard.started()));
     let limit_s = app.inference.limits.vertex_timeout_s;
-    // What is not finished by then is cancelled when it is dropped.
+    // At the time limit, dropping the unfinished predictions cancels them.
     let predictions = timeout(Duration::from_secs(limit_s), try_join_all(predictions)).await;
     let predictions = predictions.map_err(|_| Error::TooSlow { limit_s })??;
     Ok(Json(VertexResponse { predictions }))

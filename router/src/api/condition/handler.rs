@@ -45,7 +45,7 @@ fn told(changed: Result<Condition, ChangeError>) -> Result<Json<SleepState>, Err
     changed.map(|condition| Json(SleepState::from(&condition))).map_err(refused)
 }
 
-/// What a caller is told whose change was not made.
+/// The error for a caller whose change was not made.
 pub(super) fn refused(error: ChangeError) -> Error {
     match error {
         ChangeError::Refused(_) => Error::CannotChange,

@@ -1,5 +1,5 @@
-//! What the model is like, asked for while the server runs: vLLM's `/sleep`, `/wake_up` and `/is_sleeping`, and other
-//! weights.
+//! The condition of the model while the server runs: vLLM's `/sleep`, `/wake_up` and `/is_sleeping`, and the change of
+//! its weights.
 
 pub mod handler;
 mod query;

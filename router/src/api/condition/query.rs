@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use crate::base::error::Error;
 use crate::engine::condition::SleepLevel;
 
-/// What is asked for.
+/// The query parameters of a request.
 #[derive(Debug, Default, PartialEq)]
 pub struct Asked {
     /// How deep the model is to sleep.

@@ -1,4 +1,4 @@
-//! What a trainer announces: names, types and shapes in lists of the same length.
+//! The tensors that a trainer announces: names, types and shapes in lists of the same length.
 
 use serde::Deserialize;
 use utoipa::ToSchema;

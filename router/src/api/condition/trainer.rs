@@ -16,7 +16,7 @@ use crate::base::error::Error;
 use crate::engine::trainer::{Meeting, Missing, ReceiveFailure, Received, Trainers};
 use crate::http::state::AppState;
 
-/// What SGLang calls a group whose name is not said.
+/// The default name of a group in SGLang.
 const GROUP: &str = "weight_update_group";
 /// Longest name of a group, in bytes.
 const MAX_GROUP_BYTES: usize = 128;

@@ -38,12 +38,12 @@ impl BodyFields {
         self.refused.iter().find(|(field, _)| *field == name).copied()
     }
 
-    /// What to send in the place of the field of this name, if there is anything.
+    /// The hint about what to send instead of the field of this name; `None` if there is none.
     pub(super) fn instead(&self, name: &str) -> Option<&'static str> {
         self.instead.iter().find(|(field, _)| *field == name).map(|(_, instead)| *instead)
     }
 
-    /// What the field of this name holds, if that has known fields, too.
+    /// The kind of object that the field of this name holds; `None` if that has no known fields.
     pub(super) fn nested(&self, name: &str) -> Option<On> {
         self.nested.iter().find(|(field, _)| *field == name).map(|(_, on)| *on)
     }

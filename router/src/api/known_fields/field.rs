@@ -6,17 +6,17 @@ use serde_json::Value;
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) on: On,
-    /// Who has it.
+    /// The server or API that documents it.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the documentation shows it"))]
     pub(super) of: &'static str,
     pub(super) fate: Fate,
-    /// What it does here, or why it does nothing, for the documentation. "send …", where another field does what one
-    /// that is refused does elsewhere: the error says that, too.
+    /// Its effect here, or why it has none, for the documentation. For a refused field it begins with "send " if
+    /// another field does the same here; the error says that, too.
     pub(super) note: &'static str,
 }
 
 impl Field {
-    /// What to send in the place of a field that is refused, if there is anything: its note then says so.
+    /// The hint "send …" for a refused field; `None` if there is nothing to send in its place.
     pub(super) fn instead(&self) -> Option<&'static str> {
         (matches!(self.fate, Fate::Refused(_)) && self.note.starts_with("send ")).then_some(self.note)
     }
@@ -83,7 +83,7 @@ pub enum On {
     InferOutput,
 }
 
-/// What becomes of a field.
+/// How the server treats a field.
 pub(super) enum Fate {
     /// It has its effect.
     Works,
@@ -101,7 +101,7 @@ pub trait HasKnownFields {
 }
 
 impl On {
-    /// What an error about a row of the larger table calls its routes.
+    /// The name of the routes in an error about a row of the larger table.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Chat => "chat completions",

@@ -10,7 +10,7 @@ use super::field::{Fate, Field, On, is_neutral};
 use super::{bodies, table};
 use crate::base::error::Error;
 
-/// What asks for nothing where a field has no effect.
+/// Values that ask for nothing where a field has no effect.
 const NEUTRAL_ELSEWHERE: &[&str] = &["false", "0", "\"none\"", "\"auto\""];
 /// Most characters of an unknown name that are repeated to the client.
 const MAX_NAME_CHARS: usize = 60;
@@ -29,7 +29,7 @@ struct Refused {
     name: &'static str,
     /// The routes that have it; `None` if it is not supported anywhere.
     elsewhere: Option<&'static str>,
-    /// What to send in its place here.
+    /// The hint about what to send instead here; `None` if there is none.
     instead: Option<&'static str>,
 }
 
@@ -85,7 +85,7 @@ impl Names {
     }
 }
 
-/// What the tables say about a name.
+/// The result of looking up a name in the tables.
 enum Found {
     /// It is refused unless its value is one of these, or empty.
     MayBeRefused(Refused, &'static [&'static str]),

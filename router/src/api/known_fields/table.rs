@@ -179,7 +179,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "web_search_options" Chat "OpenAI" refused [] "";
     "moderation" Chat "OpenAI" refused [] "";
 
-    // What the response shows.
+    // Fields that decide what the response shows.
     "stream" Both "OpenAI" works "";
     "stream_options" Both "OpenAI" works "";
     "stream_interval" Both "vLLM" accepted "every token is sent at once";
@@ -246,7 +246,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "lora" Both "llama.cpp" refused [] "send the name of the adapter as `model`";
     "vllm_xargs" Both "vLLM" refused [] "";
 
-    // What says who asks, or why.
+    // Fields that say who asks, or why.
     "user" Both "OpenAI" accepted "does not change the reply";
     "safety_identifier" Chat "OpenAI" accepted "the server has no policy about users";
     "metadata" Chat "OpenAI" accepted "does not change the reply";

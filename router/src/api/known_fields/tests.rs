@@ -173,7 +173,7 @@ fn a_field_that_another_does_the_work_of_is_refused_with_that_one() {
     assert!(error.to_string().ends_with("`instances[0].n_predict` is not supported yet: send `max_tokens`"));
 }
 
-/// What an error says of the field to send: the names between the quotes.
+/// The fields that an error says to send: the names between the backquotes.
 fn fields_in(instead: &str) -> Vec<&str> {
     instead.split('`').skip(1).step_by(2).collect()
 }

@@ -124,7 +124,7 @@ fn check(app: &AppState, request: &InferRequest) -> Result<(), Error> {
     Ok(())
 }
 
-/// What all texts of a request share.
+/// The data that all texts of a request share.
 #[derive(Clone, Copy)]
 struct Generation<'a> {
     app: &'a AppState,

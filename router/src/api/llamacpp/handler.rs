@@ -28,7 +28,7 @@ pub async fn infill(
     respond(&app, parts, InfillReplies { app: &app, returns_tokens }, guard).await
 }
 
-/// What was filled in, in llama.cpp's form.
+/// Writes the text that was filled in, in llama.cpp's form.
 struct InfillReplies<'a> {
     app: &'a AppState,
     returns_tokens: bool,

@@ -1,4 +1,4 @@
-//! What Ollama's clients ask about the model: `/api/tags`, `/api/ps`, `/api/show` and `/api/version`.
+//! Routes by which Ollama's clients ask about the model: `/api/tags`, `/api/ps`, `/api/show` and `/api/version`.
 
 use axum::Json;
 use axum::extract::State;

@@ -67,7 +67,7 @@ impl HasKnownFields for ChatRequest {
 }
 
 impl ChatRequest {
-    /// The same request as a chat completion.
+    /// Translates the request into a chat completion.
     pub fn into_chat(self) -> Result<openai::ChatRequest, Error> {
         let chat = openai::ChatRequest {
             messages: into_messages(self.messages.unwrap_or_default())?,
@@ -88,7 +88,7 @@ impl HasKnownFields for GenerateRequest {
 }
 
 impl GenerateRequest {
-    /// The same request as a chat completion: the prompt is the message of a user.
+    /// Translates the request into a chat completion: the prompt becomes the message of a user.
     pub fn into_chat(self) -> Result<openai::ChatRequest, Error> {
         self.refuse_unsupported()?;
         let system = self.system.filter(|system| !system.is_empty());

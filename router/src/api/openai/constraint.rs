@@ -34,8 +34,8 @@ pub(super) use constraint_fields;
 /// How `response_format` is read; the responses of OpenAI have another form of it.
 type ReadFormat = fn(&Value) -> Result<Option<Grammar>, Error>;
 
-/// What the fields ask for: the name of the field with the grammar, and the grammar. At most one field may ask for one.
-/// `format` is what the client calls `response_format`.
+/// The grammar that the fields ask for, and the name of the field that has it. At most one field may ask for one.
+/// `format` is the client's name for `response_format`.
 pub(super) fn grammar_of<const N: usize>(
     fields: [(&'static str, &Option<Value>); N],
     read_format: ReadFormat,

@@ -1,4 +1,4 @@
-//! What responses show of the prompt if asked for, in vLLM's form: its token ids and their log probabilities.
+//! Details of the prompt that responses show if asked for, in vLLM's form: its token ids and their log probabilities.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::text::detokenizer::Vocabulary;
 
-/// What is asked for.
+/// The details that a request asks for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PromptDisplay {
     /// Whether token ids are shown, of the prompt and of the output.
@@ -39,7 +39,7 @@ pub struct PromptTokenLogprob {
 }
 
 impl PromptDisplay {
-    /// What the two fields of a request ask for.
+    /// The details that the two fields of a request ask for.
     pub fn of(return_token_ids: Option<bool>, prompt_logprobs: Option<u64>) -> Self {
         let num_top = prompt_logprobs.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
         Self { token_ids: return_token_ids.unwrap_or(false), num_top }

@@ -25,7 +25,7 @@ use crate::observe::metrics::RequestGuard;
 
 /// Most tokens of a summary.
 const MAX_SUMMARY_TOKENS: u64 = 1024;
-/// What the model is asked for, as the last thing that the user says.
+/// The task for the model, sent as the last message of the user.
 const TASK: &str = "Sum up our conversation so far, for yourself: what you did and said, what tools answered, what was \
     decided, and what is still to do. The summary takes the place of your part of it. Write nothing else.";
 
@@ -61,7 +61,7 @@ impl CompactRequest {
         })
     }
 
-    /// What the user said.
+    /// The messages of the user, which the result keeps.
     fn kept(&self) -> Result<Vec<CompactedItem>, Error> {
         Ok(self.input.texts_of_user()?.into_iter().map(CompactedItem::of_user).collect())
     }

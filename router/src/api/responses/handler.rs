@@ -33,7 +33,7 @@ pub async fn responses(
     respond(&app, parts, draft, guard).await
 }
 
-/// What a request asks for, and the response that is to be filled.
+/// Reads a request: the prompt, its parameters, and the response that is to be filled.
 pub(super) fn read(
     app: &AppState,
     caller: Caller,

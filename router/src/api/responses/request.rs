@@ -113,7 +113,7 @@ impl ResponsesRequest {
             || self.include.iter().flatten().any(|name| name == LOGPROBS)
     }
 
-    /// The same request as a chat completion.
+    /// Translates the request into a chat completion.
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
         self.refuse_unsupported()?;
         self.metadata.as_ref().map_or(Ok(()), check_metadata)?;

@@ -250,7 +250,7 @@ impl OutputText {
 }
 
 impl ResponseUsage {
-    /// Of a prompt of so many tokens, and what was generated.
+    /// The usage for a prompt of `prompt_len` tokens and the tokens generated after it.
     pub fn new(prompt_len: usize, times: &SequenceTimes) -> Self {
         let (input_tokens, output_tokens) = (prompt_len as u32, times.generated_tokens);
         Self {

@@ -46,7 +46,7 @@ with_shared_fields! {
     }
 }
 
-/// What the response shows beside the text.
+/// The parts that the response shows besides the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisplayOptions {
     /// Whether it has the details of the output.

@@ -27,7 +27,7 @@ pub struct ResponseWriter<'a> {
     pub prompt: &'a [u32],
     /// Text to put before the generated text: the prompt, or nothing.
     pub full_text_of: &'a str,
-    /// What the response shows beside the text.
+    /// The parts that the response shows besides the text.
     pub display: DisplayOptions,
 }
 

@@ -73,6 +73,44 @@ impl ErrorKind {
         }
     }
 
+    /// Whether the server may accept the same request a moment later.
+    fn passes_soon(self) -> bool {
+        match self {
+            Self::Overloaded
+            | Self::QueueDeadline
+            | Self::RateLimited
+            | Self::ShuttingDown
+            | Self::Unhealthy => true,
+            Self::Validation
+            | Self::ContextLength
+            | Self::NotSupported
+            | Self::Grammar
+            | Self::Template
+            | Self::UnknownModel
+            | Self::Adapter
+            | Self::Forbidden
+            | Self::Generation
+            | Self::EngineLost
+            | Self::SlowReader
+            | Self::TooSlow
+            | Self::Incomplete
+            | Self::MalformedJson
+            | Self::TooDeep
+            | Self::UnreadableBody
+            | Self::BodyTimeout
+            | Self::BodyTooLarge
+            | Self::UnsupportedMediaType
+            | Self::UnsupportedEncoding
+            | Self::IdInUse
+            | Self::UnknownResponse
+            | Self::InvalidHost
+            | Self::Unauthorized
+            | Self::UnknownRoute
+            | Self::MethodNotAllowed
+            | Self::Internal => false,
+        }
+    }
+
     /// TGI's `error_type`, gRPC's `error-type`, and OpenAI's `code` but for [`Self::ContextLength`].
     pub fn name(self) -> &'static str {
         match self {
@@ -156,10 +194,9 @@ impl Error {
 
     /// Seconds after which the same request may be accepted; `None` if waiting does not help.
     pub fn retry_after_s(&self) -> Option<u64> {
-        match (self, self.kind().status()) {
-            (Self::RateLimited { retry_after_s, .. }, _) => Some(*retry_after_s),
-            (_, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) => Some(1),
-            _ => None,
+        match self {
+            Self::RateLimited { retry_after_s, .. } => Some(*retry_after_s),
+            other => other.kind().passes_soon().then_some(1),
         }
     }
 }

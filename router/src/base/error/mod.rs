@@ -23,7 +23,7 @@ pub enum Error {
     Invalid {
         /// Name or path of the parameter, as the client wrote it.
         param: Cow<'static, str>,
-        /// What is wrong with its value.
+        /// The description of what is wrong with its value.
         message: String,
     },
     /// The prompt does not fit: a shorter one would be accepted.
@@ -37,12 +37,12 @@ pub enum Error {
     /// A parameter that the API has, but this server does not implement.
     #[error("Input validation error: `{0}` is not supported yet")]
     NotSupported(&'static str),
-    /// The same, where another parameter does what it does elsewhere.
+    /// A parameter that this server does not implement, but another one has the same effect here.
     #[error("Input validation error: `{param}` is not supported yet: {instead}")]
     SendInstead {
         /// The name of the parameter.
         param: &'static str,
-        /// What to send in its place, as in "send `max_tokens`".
+        /// The hint about what to send instead, as in "send `max_tokens`".
         instead: &'static str,
     },
     /// A grammar that cannot be compiled, or costs too much.
@@ -97,7 +97,7 @@ pub enum Error {
         /// The limit, in seconds.
         limit_s: u64,
     },
-    /// As many adapters as may be loaded are in use.
+    /// The limit on loaded adapters is reached, and all of them are in use.
     #[error("Model is overloaded: {limit} other adapters are in use (--max-cpu-loras)")]
     AdaptersBusy {
         /// How many may be loaded.
@@ -115,7 +115,7 @@ pub enum Error {
         counted.name()
     )]
     RateLimited {
-        /// What the limit counts.
+        /// The quantity that the limit counts.
         counted: Counted,
         /// The limit, per minute.
         limit: u32,
@@ -151,7 +151,7 @@ pub enum Error {
     /// The shards refuse what they are to become. The reason may name files, so it is only in the log.
     #[error("the model cannot do this now, and stays as it was: the server's log says why")]
     CannotChange,
-    /// What a trainer was to send has not come. The reason names no file and no address.
+    /// The weights that a trainer was to send did not arrive. The reason names no file and no address.
     #[error("the weights were not received, those in use stay, and the group has ended: {0}")]
     NotReceived(String),
     /// No upstream of the proxy takes requests.
@@ -182,7 +182,7 @@ pub enum Error {
     WrongType {
         /// Path of the field; `None` for the body itself.
         param: Option<String>,
-        /// What is wrong with the field.
+        /// The description of what is wrong with the field.
         reason: String,
     },
     /// The body could not be read to its end.

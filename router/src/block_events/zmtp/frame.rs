@@ -32,7 +32,7 @@ impl Frame {
         rest.split_at_checked((*len).into())
     }
 
-    /// What a message is made of; `None` for a command.
+    /// The content of a frame of a message; `None` for a command.
     pub fn part(&self) -> Option<&[u8]> {
         (self.flags & COMMAND == 0).then_some(&self.body)
     }
@@ -53,7 +53,7 @@ pub async fn read(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
     Ok(Frame { flags, body })
 }
 
-/// What the other side sent cannot be understood.
+/// The error for data from the other side that cannot be understood.
 pub fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -20,7 +20,7 @@ const MECHANISM_BYTES: usize = 20;
 const MECHANISM: &[u8] = b"NULL";
 const KIND: &[u8] = b"socket-type";
 
-/// What we are on a connection.
+/// The kind of our socket on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketKind {
     /// Sends messages to who subscribed to them.
@@ -69,7 +69,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, kind: Socke
 fn greeting() -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
     (greeting[0], greeting[9]) = (0xff, 0x7f);
-    // Of 3.1, only commands that we understand anyway would be new.
+    // Version 3.1 would only add commands that we understand anyway.
     greeting[VERSION_AT] = MAJOR_VERSION;
     greeting[MECHANISM_AT..MECHANISM_AT + MECHANISM.len()].copy_from_slice(MECHANISM);
     greeting

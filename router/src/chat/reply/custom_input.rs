@@ -47,7 +47,7 @@ impl CustomInput {
         }
     }
 
-    /// What is left at the end of the reply. An incomplete escape is left out.
+    /// The text that is left at the end of the reply. An incomplete escape is left out.
     pub fn finish(&mut self) -> String {
         if self.state == State::Opening { self.as_it_is() } else { String::new() }
     }

@@ -50,7 +50,7 @@ pub struct ReplyFormat {
     pub is_call: bool,
     /// Names of the functions that may be called.
     pub names: Names,
-    /// Those of them that are custom tools.
+    /// The names among `names` that are custom tools.
     pub custom: Names,
     /// The most tokens of its reasoning, if they are limited.
     pub reasoning_budget: Option<u32>,

@@ -16,7 +16,7 @@ pub(super) struct JsonCallsParser {
 }
 
 enum State {
-    /// What was read so far: blanks, the tag, the bracket of a list.
+    /// Before the first call, with the text read so far: blanks, the tag, the bracket of a list.
     Begin(String),
     Call {
         before: String,

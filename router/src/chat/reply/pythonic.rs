@@ -21,7 +21,7 @@ pub(super) struct PythonicParser {
 }
 
 enum State {
-    /// What was read so far of something that may be calls, and whether some calls were emitted.
+    /// The text read so far that may be calls, and whether some calls were emitted.
     Calls {
         read: String,
         emitted: bool,

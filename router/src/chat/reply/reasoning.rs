@@ -16,7 +16,7 @@ pub(super) struct ReasoningSplitter {
 }
 
 enum State {
-    /// Nothing but blanks and the start of `<think>` so far.
+    /// Only blanks and the start of `<think>` were read so far.
     Begin(String),
     Thinking {
         begun: bool,

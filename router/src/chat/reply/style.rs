@@ -17,7 +17,7 @@ pub struct ReplyStyle {
     thinks: bool,
     /// Markers that are tokens of their own, with their ids: a grammar refers to them by id.
     pub(super) marker_ids: Arc<[(&'static str, u32)]>,
-    /// Those of them that are special tokens, which a detokenizer leaves out by default.
+    /// The ids of those markers that are special tokens, which a detokenizer leaves out by default.
     hidden: Arc<HashSet<u32>>,
     /// Tokens that end a reply.
     pub(super) end_ids: Arc<[u32]>,
@@ -65,7 +65,7 @@ impl ReplyStyle {
         }
     }
 
-    /// The same style of a model whose replies end with these tokens.
+    /// This style for a model whose replies end with these tokens.
     pub fn ending_with(self, eos_ids: &[u32]) -> Self {
         Self { end_ids: eos_ids.into(), ..self }
     }

@@ -1,4 +1,4 @@
-//! What a template writes, within a bound: a template can make a list of itself again and again.
+//! The output of a template, with a size limit: a template can make a list of itself again and again.
 
 use std::{fmt, io};
 
@@ -30,7 +30,7 @@ impl io::Write for BoundedOutput {
 pub(super) struct BoundedText(String);
 
 impl BoundedText {
-    /// What was written.
+    /// The text that was written.
     pub fn into_text(self) -> String {
         self.0
     }

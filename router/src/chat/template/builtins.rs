@@ -27,7 +27,7 @@ fn string(value: &Value) -> Result<String, Error> {
     Ok(text.into_text())
 }
 
-/// What is missing has no items.
+/// The number of items of a value; 0 if the value is undefined.
 fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
 }
@@ -52,7 +52,7 @@ fn float(value: &Value, default: Option<Value>) -> Value {
     number.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
 }
 
-/// As in Python: `none`, numbers and booleans are not. Templates ask this of tools that were not given.
+/// Whether a value is iterable in Python: `none`, numbers and booleans are not. Templates ask this of missing tools.
 fn is_iterable(value: &Value) -> bool {
     is_sequence(value) || value.kind() == ValueKind::Iterable
 }

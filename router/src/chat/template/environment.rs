@@ -24,7 +24,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
-/// What `{{ value }}` writes.
+/// Writes the value of a `{{ value }}`.
 fn write(out: &mut Output, _: &State, value: &Jinja) -> Result<(), minijinja::Error> {
     python_text::write_str(out, value)
 }
@@ -38,7 +38,7 @@ fn strftime_now(format: &str) -> Result<String, minijinja::Error> {
         .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
-/// As transformers defines it, which is not Jinja's: no HTML escapes, Python's separators.
+/// `tojson` as transformers defines it, which differs from Jinja's: no HTML escapes, Python's separators.
 fn tojson(value: &Jinja, kwargs: Kwargs) -> Result<String, minijinja::Error> {
     let invalid =
         |error: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string());

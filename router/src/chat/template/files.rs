@@ -43,7 +43,7 @@ pub(super) fn read_sources(path: &Path) -> Result<Option<Vec<(String, String)>>,
     }
 }
 
-/// The same of a file that must be there.
+/// The named templates in a file. It is an error if there is no such file.
 pub(super) fn read_given_sources(path: &Path) -> Result<Vec<(String, String)>, ChatTemplateError> {
     if !path.is_file() {
         return Err(ChatTemplateError::missing(path.to_owned()));

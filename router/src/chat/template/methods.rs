@@ -35,7 +35,7 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Err
     })
 }
 
-/// At most so many cuts, counted from the end; at any white space without a separator.
+/// Splits at most so many times, counted from the end; at any white space without a separator.
 fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Value {
     let most =
         most.and_then(|most| usize::try_from(most).ok()).map_or(usize::MAX, |most| most.saturating_add(1));

@@ -26,7 +26,7 @@ pub struct ChatTemplates {
     special_tokens: Map<String, Value>,
 }
 
-/// What a template is rendered with.
+/// The values that a template is rendered with.
 #[derive(Debug, Clone, Default)]
 pub struct TemplateInput {
     /// Role, content and the rest of each message.

@@ -1,5 +1,5 @@
-//! What a server may tell about its tokenizer: tokenizer_config.json with the chat template that is used, and without
-//! what names files and folders of this machine.
+//! The facts that a server may tell about its tokenizer: tokenizer_config.json with the chat template that is used,
+//! and without the names of files and folders of this machine.
 
 use std::path::Path;
 

@@ -19,16 +19,16 @@ pub struct Function {
     pub path: String,
     /// Whether the arguments must match the schema.
     pub is_strict: bool,
-    /// Of a custom tool, what its input may be.
+    /// The input that a custom tool accepts; `None` for other tools.
     pub custom: Option<CustomInput>,
 }
 
-/// What the input of a custom tool may be.
+/// The input that a custom tool accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CustomInput {
     /// Any text.
     Text,
-    /// What this Lark grammar allows, which is that of the inside of a JSON string.
+    /// Text that this Lark grammar allows. The grammar describes the inside of a JSON string.
     Grammar(String),
 }
 

@@ -23,7 +23,7 @@ const DEFAULT_PROMPT: &str = "You may call one of these functions. To do so, ans
 /// The functions that the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// As the model is to see them.
+    /// The tools in the form that the model sees.
     described: Vec<Value>,
     functions: Vec<Function>,
     /// Whether the reply must be calls.

@@ -21,7 +21,7 @@ pub struct AdapterHub {
     places: Arc<Semaphore>,
 }
 
-/// What the process prints.
+/// The output of the process.
 #[derive(Deserialize)]
 struct Found {
     adapters: Vec<PathBuf>,

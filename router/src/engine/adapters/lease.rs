@@ -9,7 +9,7 @@ use super::loader::LoadedAdapter;
 #[derive(Debug, Clone)]
 pub struct AdapterLease(pub(super) Arc<Held>);
 
-/// What all leases of one name share.
+/// The state that all leases of one name share.
 #[derive(Debug)]
 pub(super) struct Held {
     name: Arc<str>,

@@ -1,16 +1,16 @@
-//! What adapters need of the shards: to load and unload them.
+//! The interface by which adapters are loaded into shards and unloaded.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-/// What is to be loaded.
+/// An adapter that is to be loaded.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// What users call it.
+    /// Its name for users.
     pub name: Arc<str>,
-    /// Where it is.
+    /// The folder with its files.
     pub folder: PathBuf,
     /// The content that the folder must have, if it is known.
     pub expected_id: Option<Arc<str>>,
@@ -25,7 +25,7 @@ impl Source {
     }
 }
 
-/// What the shards say of an adapter that they hold.
+/// The shards' description of an adapter that they hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedAdapter {
     /// Hash of its content.

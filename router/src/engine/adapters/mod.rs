@@ -36,7 +36,7 @@ pub use rules::RunTimeRules;
 /// How often a load that cannot go on yet is tried again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// What bounds the adapters of a server.
+/// Limits on the adapters of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct AdapterLimits {
     /// Different ones that run at one time; 0 where the model can carry none.

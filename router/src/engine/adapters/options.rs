@@ -49,7 +49,7 @@ pub struct AdapterOptions {
 /// An adapter as a flag names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedAdapter {
-    /// What requests call it.
+    /// The name of the adapter in requests.
     pub name: String,
     /// A folder, or an id on the hub with or without `@revision`. The router gets folders only.
     pub source: String,
@@ -58,7 +58,7 @@ pub struct NamedAdapter {
 /// An adapter and its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedFolder {
-    /// What requests call it.
+    /// The name of the adapter in requests.
     pub name: String,
     /// Where it is.
     pub folder: PathBuf,

@@ -12,7 +12,7 @@ use super::options::NamedFolder;
 #[derive(Debug, Clone, Default)]
 pub struct AdapterRecord(pub Option<PathBuf>);
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Recorded {
     /// Every name.
@@ -22,7 +22,7 @@ pub(super) struct Recorded {
 }
 
 impl AdapterRecord {
-    /// What a router before this one wrote; `None` if there was none.
+    /// The record that a router before this one wrote; `None` if there was none.
     pub(super) fn read(&self) -> Option<Recorded> {
         let text = std::fs::read_to_string(self.0.as_ref()?).ok()?;
         serde_json::from_str(&text)

@@ -1,4 +1,4 @@
-//! What is known of adapters: names, what the shards hold, and who uses it. Knows neither tasks nor shards.
+//! The registry of adapters: names, what the shards hold, and who uses it. Knows neither tasks nor shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -79,14 +79,14 @@ pub(super) struct Registry {
     resident: BTreeMap<Arc<str>, Resident>,
     /// Places for loads under way.
     num_kept: usize,
-    /// Being unloaded.
+    /// The adapters that are being unloaded.
     unloading: BTreeSet<Arc<str>>,
     /// When each was last unloaded, or the shards lost it.
     gone: BTreeMap<Arc<str>, u64>,
     lost: u64,
     clock: u64,
     largest_vocab: u32,
-    /// What shards may hold since the time of an earlier router.
+    /// Adapters that shards may still hold from the time of an earlier router.
     inherited: Vec<Arc<str>>,
 }
 
@@ -258,7 +258,7 @@ impl Registry {
         self.num_kept -= 1;
     }
 
-    /// Those that no name stands for and nobody uses are being unloaded from now on.
+    /// Begins to unload the adapters that have no name and that nobody uses. Returns their ids.
     pub fn begin_unloading_nameless(&mut self) -> Vec<Arc<str>> {
         let named: BTreeSet<_> = self.names.values().filter_map(|named| named.id.clone()).collect();
         let nameless = self.resident.iter().filter(|(id, it)| !named.contains(*id) && !it.is_held());

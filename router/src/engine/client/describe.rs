@@ -1,4 +1,4 @@
-//! What a shard reports of itself.
+//! The description that a shard reports of itself.
 
 use super::{Description, pb};
 use crate::base::role::Role;

@@ -8,7 +8,7 @@ use tonic::Status;
 use super::{Connection, is_lost, pb};
 use crate::engine::block_transfer::{BlockSource, FetchFailure};
 
-/// What a shard is to fetch.
+/// The blocks that a shard is to fetch, and their source.
 pub(in crate::engine) struct Fetch<'a> {
     pub source: BlockSource,
     /// The streams there and here.

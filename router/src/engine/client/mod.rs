@@ -52,7 +52,7 @@ pub(super) struct ShardClient {
     epoch: u64,
 }
 
-/// What a shard returns for `Describe`: the facts, and its place in the group.
+/// The answer of a shard to `Describe`: the facts, and its place in the group.
 pub(super) struct Description {
     pub facts: EngineFacts,
     /// A new one after every start of the process.
@@ -61,12 +61,12 @@ pub(super) struct Description {
     pub last_epoch: u64,
     /// 0 if it is awake.
     pub sleep_level: u32,
-    /// Of the weights in use; empty for those of its start.
+    /// The label of the weights in use; empty for the weights of its start.
     pub weights_label: String,
     pub role: Role,
     /// Where its blocks are fetched from, if they can be.
     pub block_source: Option<BlockSource>,
-    /// What it takes to wake up.
+    /// The memory that it needs to wake up.
     pub awake_bytes: AwakeBytes,
 }
 

@@ -51,7 +51,7 @@ fn sampled_from_pb(message: &pb::Outcome) -> Result<Vec<Sampled>, String> {
         })
         .collect();
     for top in &message.top_tokens {
-        // Those of a slot's tokens come in the order of the tokens.
+        // The top tokens of a slot come in the order of its tokens.
         let row = sampled.iter_mut().find(|row| row.slot.0 == top.slot && row.top.is_empty());
         let row = row.ok_or_else(|| format!("top tokens for slot {}, which sampled nothing", top.slot))?;
         row.top = top_tokens(&top.token_ids, &top.logprobs);

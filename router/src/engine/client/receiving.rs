@@ -1,4 +1,4 @@
-//! What is asked of a shard as a rank of a trainer's group.
+//! Orders to a shard as a rank of a trainer's group.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::{Connection, is_lost, pb};
 use crate::engine::trainer::{Announced, Meeting, Missing, ReceiveFailure};
 use pb::receive_weights_request::Order as Message;
 
-/// What a shard is to do. It answers at once.
+/// An order to a shard, which answers at once.
 #[derive(Clone, Copy)]
 pub(in crate::engine) enum Order<'a> {
     /// To become this rank of a group.
@@ -24,7 +24,7 @@ pub(in crate::engine) enum Order<'a> {
 }
 
 impl Connection {
-    /// What is missing when the shard has done it; `None` while it does it. The caller limits the time.
+    /// The tensors that are missing when the shard has done it; `None` while it does it. The caller limits the time.
     pub async fn receive_weights(mut self, order: Order<'_>) -> Result<Option<Missing>, ReceiveFailure> {
         let request = pb::ReceiveWeightsRequest { order: to_pb(order) };
         let response = self.0.receive_weights(request).await.map_err(failure)?.into_inner();

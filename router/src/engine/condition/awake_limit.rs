@@ -14,7 +14,7 @@ use super::state::AwakeBytes;
 pub struct AwakeLimit {
     /// How deep it sleeps when others need the memory.
     pub sleep_level: u32,
-    /// At most.
+    /// The most bytes that it may take.
     pub bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! What the shards of a server are to be like, whichever processes they are: asleep or awake, and with which weights. Shards that come back after a
-//! crash are brought to it, and so are those that the next router of the server finds.
+//! The condition that the shards of a server are to have, whichever processes they are: asleep or awake, and with which
+//! weights. Shards that crash are brought to it, and so are those that the next router of the server finds.
 
 mod awake_limit;
 mod on_request;
@@ -18,7 +18,7 @@ pub use record::ConditionRecord;
 pub use state::{AwakeBytes, Condition, ModelCondition, SleepLevel};
 pub use weights::{NewWeights, Weights};
 
-/// What the shards of all replicas are to be like. Cheap to clone; the engine loop changes it.
+/// The condition that the shards of all replicas are to have. Cheap to clone; the engine loop changes it.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted(Arc<Shared>);
 
@@ -31,13 +31,13 @@ struct Shared {
 }
 
 impl Wanted {
-    /// What the router before this one wanted, or shards that are like this.
+    /// The condition that the router before this one wanted; `first` if there is no record of it.
     pub fn new(record: ConditionRecord, first: Condition, on_request: OnRequest) -> Self {
         let condition = Mutex::new(record.read().unwrap_or(first));
         Self(Arc::new(Shared { condition, record, on_request, is_needed: AtomicBool::new(false) }))
     }
 
-    /// At this moment.
+    /// The condition at this moment.
     pub fn get(&self) -> Condition {
         self.lock().clone()
     }
@@ -57,7 +57,7 @@ impl Wanted {
         self.0.is_needed.load(Ordering::Relaxed)
     }
 
-    /// From now on something does, or nothing.
+    /// Sets whether something waits for the shards to be awake.
     pub(super) fn set_needed(&self, is_needed: bool) {
         self.0.is_needed.store(is_needed, Ordering::Relaxed);
     }

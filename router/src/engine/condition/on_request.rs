@@ -1,6 +1,6 @@
-//! What becomes of a request that comes while the shards sleep.
+//! The effect of a request that comes while the shards sleep.
 
-/// What becomes of a request that comes while the shards sleep.
+/// The effect of a request that comes while the shards sleep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnRequest {
     /// It wakes them.

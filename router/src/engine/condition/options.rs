@@ -54,7 +54,7 @@ pub struct ConditionOptions {
 }
 
 impl ConditionOptions {
-    /// What becomes of a request that comes while the model sleeps.
+    /// The effect of a request that comes while the model sleeps.
     pub fn on_request(&self) -> OnRequest {
         match (self.wake_when_told, self.wake_on_request) {
             (true, _) => OnRequest::Waits,
@@ -63,7 +63,7 @@ impl ConditionOptions {
         }
     }
 
-    /// What the shards are to be like from the start on.
+    /// The condition that the shards are to have from the start on.
     pub fn first(&self) -> Condition {
         Condition { asleep: self.asleep_at_start.and_then(SleepLevel::of_number), weights: None }
     }

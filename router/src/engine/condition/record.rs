@@ -7,12 +7,12 @@ use tracing::warn;
 
 use super::state::Condition;
 
-/// Where it is recorded; nowhere by default.
+/// The file in which the condition is recorded; by default there is none.
 #[derive(Debug, Clone, Default)]
 pub struct ConditionRecord(pub Option<PathBuf>);
 
 impl ConditionRecord {
-    /// What a router before this one wrote; `None` if there was none, or it changed nothing.
+    /// The condition that a router before this one wrote; `None` if there was none, or it changed nothing.
     pub(super) fn read(&self) -> Option<Condition> {
         let text = std::fs::read_to_string(self.0.as_ref()?).ok()?;
         serde_json::from_str(&text)

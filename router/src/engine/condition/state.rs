@@ -1,4 +1,4 @@
-//! What shards are like.
+//! The condition of shards: how deep they sleep, and their weights.
 
 use std::iter::Sum;
 
@@ -36,7 +36,7 @@ impl SleepLevel {
     }
 }
 
-/// What shards are like.
+/// The condition of shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// How deep they sleep; `None` if they are awake.
@@ -57,7 +57,7 @@ impl Condition {
         self.weights.as_ref().map_or(0, |weights| weights.number)
     }
 
-    /// What shards call these weights.
+    /// The label of these weights for shards.
     pub fn weights_label(&self) -> String {
         self.weights.as_ref().map(Weights::label).unwrap_or_default()
     }
@@ -93,7 +93,7 @@ impl Sum for AwakeBytes {
     }
 }
 
-/// What a model is like, as its admin socket tells it.
+/// The condition of a model, as its admin socket tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelCondition {
     /// How deep it is to sleep; 0 if it is to be awake.

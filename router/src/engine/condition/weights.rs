@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 /// Where shards find them, and what they are called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewWeights {
-    /// On the machine of each shard.
+    /// Their folder on the machine of each shard.
     pub folder: PathBuf,
-    /// What clients are told of them.
+    /// The version that clients are told.
     pub version: String,
-    /// What the shards say of the files: other ones are not read.
+    /// The identity of the files, as the shards reported it: other files are not read.
     pub files: String,
 }
 
@@ -20,7 +20,7 @@ pub struct NewWeights {
 pub struct Weights {
     /// Counts up with every replacement. It is part of the key of every block that is computed with them.
     pub number: u64,
-    /// What and where they are.
+    /// Their version and their folder.
     #[serde(flatten)]
     pub new: NewWeights,
 }

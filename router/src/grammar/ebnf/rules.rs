@@ -25,7 +25,7 @@ pub(super) enum Atom {
     Text(String),
     /// One character of a set, as a regular expression.
     Class(String),
-    /// What another rule stands for.
+    /// A reference to another rule, by its name.
     Rule(String),
     Group(Choice),
 }

@@ -21,7 +21,7 @@ pub(super) fn quoted_text(text: &str) -> String {
     json[1..json.len() - 1].to_owned()
 }
 
-/// What is wrong with an expression, without the drawing that shows where.
+/// The description of what is wrong with an expression, without the drawing that shows where.
 fn kind(error: &regex_syntax::Error) -> String {
     match error {
         regex_syntax::Error::Parse(error) => error.kind().to_string(),

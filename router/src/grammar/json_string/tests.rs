@@ -1,4 +1,4 @@
-//! What may and what may not be written inside a JSON string, as llguidance decides.
+//! Tests of what may and what may not be written inside a JSON string, as llguidance decides.
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::ApproximateTokEnv;

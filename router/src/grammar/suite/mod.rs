@@ -30,7 +30,7 @@ struct Case {
     valid: bool,
 }
 
-/// What became of all schemas and values.
+/// Counts of the results for all schemas and values.
 #[derive(Default)]
 struct Tally {
     compiled: usize,

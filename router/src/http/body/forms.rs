@@ -19,7 +19,7 @@ struct NestedVisitor<V> {
     expects: Expects,
 }
 
-/// What a type is made from.
+/// The kind of input that a type is deserialized from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expects {
     Struct,

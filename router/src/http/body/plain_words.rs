@@ -19,7 +19,7 @@ const GIVEN: [(&str, &str); 3] = [
     ("unknown variant", "unknown value"),
 ];
 
-/// What is wrong with a value, without its line and column: the path of the field is told, which says more.
+/// Describes what is wrong with a value, without line and column: the path of the field is told, which says more.
 pub(super) fn in_plain_words(reason: &str) -> String {
     let reason = without_position(reason);
     let (given, expected) = match reason.rsplit_once(", expected ") {

@@ -49,7 +49,7 @@ pub fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// The same, bound to the address. It does not listen yet.
+/// Makes such a socket and binds it to the address. It does not listen yet.
 pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = socket(address)?;
     // Connections that ended a minute ago must not block the address.

@@ -27,7 +27,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub enum Ending {
     /// The client has left, or reads nothing.
     Left,
-    /// What the client sent is not the protocol, or its connection is broken.
+    /// The client violated the protocol, or its connection is broken.
     Malformed,
     /// Nothing was heard of the client.
     Silent,

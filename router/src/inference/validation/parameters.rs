@@ -45,7 +45,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// With the adapter that `model` names, on routes that have no other field for it.
+    /// Sets the adapter that `model` names, on routes that have no other field for it.
     pub fn with_adapter(self, adapter_id: Option<String>) -> Self {
         Self { adapter_id: adapter_id.or(self.adapter_id), ..self }
     }

@@ -150,7 +150,7 @@ fn logprob_ids(p: &Parameters, limits: &RequestLimits) -> Result<Arc<[u32]>, Err
     }
 }
 
-/// The same for the prompt.
+/// The number of most likely tokens to return for each prompt token, checked against the limits.
 fn prompt_top_n_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
     if p.prompt_top_n_tokens.is_some() && p.is_stream {
         let message = "`prompt_logprobs` is not supported when streaming tokens";

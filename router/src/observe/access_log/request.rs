@@ -24,7 +24,7 @@ tokio::task_local! {
     static CURRENT: RequestLog;
 }
 
-/// What is known of a request when its headers have arrived.
+/// The facts about a request that are known when its headers have arrived.
 #[derive(Clone, Copy)]
 pub struct Arrival<'a> {
     /// Its id.
@@ -37,7 +37,7 @@ pub struct Arrival<'a> {
     pub address: Option<IpAddr>,
 }
 
-/// What one sequence has taken so far.
+/// The tokens and the time that one sequence has used so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SequenceUse {
     /// Prompt tokens that were in the cache.
@@ -46,9 +46,9 @@ pub struct SequenceUse {
     pub generated_tokens: u32,
     /// Time in the queue; `None` if it has not left the queue.
     pub queue: Option<Duration>,
-    /// From the queue to the first token.
+    /// Time from the queue to the first token.
     pub prefill: Option<Duration>,
-    /// From the arrival of the request to the first token.
+    /// Time from the arrival of the request to the first token.
     pub first_token: Option<Duration>,
     /// Why it ended; `None` if it was cancelled or has failed.
     pub finish: Option<&'static str>,

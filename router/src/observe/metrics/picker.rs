@@ -7,7 +7,7 @@ use super::handle::Metrics;
 use crate::base::unix_time::unix_time;
 use crate::observe::observer::Levels;
 
-/// What the metrics of requests and blocks do not say.
+/// Facts for the picker that the metrics of requests and blocks do not contain.
 #[derive(Debug, Clone, Default)]
 pub struct Served {
     /// The name of the model for clients.
@@ -43,7 +43,7 @@ fn write_all(text: &mut String, served: &Served, levels: &Levels) {
         escaped(&served.running_adapters.join(",")),
         escaped(&served.waiting_adapters.join(",")),
     );
-    // Of several, the picker takes the one with the latest time.
+    // If there are several lines of one metric, the picker takes the one with the latest time.
     for (name, help, labels, value) in [
         ("num_requests_waiting", "Requests in the queue", &model, load.waiting as f64),
         ("num_requests_running", "Requests in the batch", &model, load.running as f64),

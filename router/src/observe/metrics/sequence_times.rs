@@ -15,7 +15,7 @@ pub struct SequenceTimes {
     pub generated_tokens: u32,
     /// Prompt tokens that were in the cache.
     pub cached_tokens: u32,
-    /// Of the tokens generated, those that had been drafted.
+    /// Generated tokens that had been drafted.
     pub accepted_tokens: u32,
     /// Tokens drafted that turned out to be others.
     pub rejected_tokens: u32,

@@ -1,4 +1,4 @@
-//! What the shards did in a step, as spans of rank 0's process: made here, from the durations in an outcome. Durations
+//! The shards' work in a step, as spans of rank 0's process: made here, from the durations in an outcome. Durations
 //! have no start, so a step is assumed to end when its outcome arrives, and its parts to follow each other. Where two
 //! steps overlap on a device, the spans are late by up to the time of one step.
 

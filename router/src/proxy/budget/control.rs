@@ -43,7 +43,7 @@ impl Control {
         Self { client, socket }
     }
 
-    /// What the model is like.
+    /// Asks for the condition of the model.
     pub async fn condition(&self) -> Result<ModelCondition, ControlError> {
         let answer = timeout(ANSWER_TIMEOUT, self.call(Method::GET, "/condition")).await;
         let answer = answer.map_err(|_| ControlError::Unreachable("no answer".to_owned()))??;

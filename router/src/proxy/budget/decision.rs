@@ -58,7 +58,7 @@ pub struct Need {
 /// A model could not wake up: something takes its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failed {
-    /// When.
+    /// The time of the failure.
     pub at: Duration,
     /// Whether all models that may leave did so for the last attempt, in vain: then none leaves for the next one.
     pub spares_others: bool,
@@ -66,7 +66,7 @@ pub struct Failed {
     pub is_told: bool,
 }
 
-/// What is to be done.
+/// A step of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// This model is to sleep.
@@ -80,7 +80,7 @@ pub enum Step {
 /// A step, and the model that is needed, if one is the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decided {
-    /// What is to be done.
+    /// The step to take.
     pub step: Step,
     /// The model that is needed, if one is the reason.
     pub needed: Option<usize>,
@@ -229,7 +229,7 @@ impl Fleet<'_> {
         for index in (0..leaving.len()).rev() {
             let mut fewer = leaving.clone();
             fewer.remove(index);
-            // What falls asleep cannot be stopped.
+            // A model that is falling asleep cannot be stopped.
             if leaving[index].is_awake() && do_fit(&fewer) {
                 leaving = fewer;
             }

@@ -1,4 +1,4 @@
-//! What is decided, over single states and over traces of requests. Time is a number here.
+//! Tests of the decisions, over single states and over traces of requests. Time is a number here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

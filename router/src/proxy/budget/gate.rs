@@ -1,4 +1,5 @@
-//! What a budget needs of one model: how it is reached, when it was last used, and a gate that is closed while it falls asleep.
+//! The part of a model that a budget needs: how it is reached, when it was last used, and a gate that is closed while
+//! it falls asleep.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -19,12 +19,12 @@ pub struct Gigabytes {
 }
 
 impl Gigabytes {
-    /// So many bytes.
+    /// A size of so many bytes.
     pub fn of_bytes(bytes: u64) -> Self {
         Self { bytes }
     }
 
-    /// In bytes.
+    /// The number of bytes.
     pub fn bytes(self) -> u64 {
         self.bytes
     }
@@ -53,7 +53,7 @@ fn parse(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(BYTES_PER_GB)?.checked_add(part)
 }
 
-/// For people: `7.25`, with no more digits than there are bytes.
+/// Text for operators: `7.25`, with no more digits than there are bytes.
 impl fmt::Display for Gigabytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, part) = (self.bytes / BYTES_PER_GB, self.bytes % BYTES_PER_GB);

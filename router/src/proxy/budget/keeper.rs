@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is tried after a model did not fall asleep, or its server was gone.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// What is known of all models.
+/// The keeper of the budget, with the known state of all models.
 pub struct Keeper {
     models: Models,
     rules: Rules,
@@ -34,7 +34,7 @@ pub struct Keeper {
     kept: BTreeMap<usize, Kept>,
     looks: JoinSet<Look>,
     changes: JoinSet<Changed>,
-    /// Not before then is anything tried again.
+    /// The time before which nothing is tried again.
     waits_until: Option<Instant>,
     looked: Option<Instant>,
     started: Instant,
@@ -44,7 +44,7 @@ pub struct Keeper {
     fills: bool,
 }
 
-/// What a model says of itself; nothing if nobody answers.
+/// The condition that a model reports; `None` if nobody answers.
 struct Look {
     number: usize,
     condition: Option<ModelCondition>,
@@ -130,7 +130,7 @@ impl Keeper {
         let now = self.now();
         let Some(kept) = self.kept.get_mut(&look.number) else { return };
         (kept.is_asked, kept.was_seen) = (false, true);
-        // What it said before a change is no news after it.
+        // The condition that it reported before a change does not count after it.
         if !kept.is_changing {
             kept.see(look.condition, now);
         }
@@ -172,8 +172,8 @@ impl Keeper {
         models.collect()
     }
 
-    /// What a model takes awake. How much one takes that is yet to be loaded nobody knows: it is loaded when no other is awake.
-    /// One that has come to take more than there may be takes it all, as it would never be awake else.
+    /// The bytes that a model takes while awake. Nobody knows them for a model that is yet to be loaded: it is loaded
+    /// when no other is awake. One that takes more than the limit counts as the limit, else it would never be awake.
     fn bytes_of(&self, kept: &Kept) -> u64 {
         let Some(most) = self.rules.max_bytes else { return 0 };
         kept.awake_bytes(self.rules.sleep_level).map_or(most, |bytes| bytes.min(most))

@@ -1,4 +1,4 @@
-//! What is known of one model, and what becomes of that when it is looked at, and when a step begins and ends.
+//! The known state of one model, and how it changes when the model is looked at, and when a step begins and ends.
 
 use std::time::Duration;
 
@@ -32,14 +32,14 @@ pub(super) struct Kept {
     pub is_asked: bool,
     /// Whether it ever answered, or did not in time: before that nothing is decided.
     pub was_seen: bool,
-    /// What it takes awake, as it said last; `None` before that.
+    /// The bytes that it takes while awake, as it reported them last; `None` before that.
     awake_bytes: Option<AwakeBytes>,
     /// Whether it could not wake up although all left that may.
     spares_others: bool,
     metrics: RestMetrics,
 }
 
-/// What came of a step.
+/// The result of a step.
 pub(super) struct Changed {
     pub step: Step,
     pub result: Result<(), ControlError>,
@@ -90,7 +90,7 @@ impl Kept {
         !self.is_asked && !is_early && !self.is_changing && !self.is_loading
     }
 
-    /// What it takes awake beyond what it takes at this level; `None` if that is not known yet.
+    /// The bytes that it takes awake, beyond those that it takes at this level; `None` if that is not known yet.
     pub fn awake_bytes(&self, level: u32) -> Option<u64> {
         self.awake_bytes.map(|bytes| bytes.beyond(level))
     }
@@ -107,7 +107,7 @@ impl Kept {
         by_hand || self.is_asleep() && upstreams.num_requests() > 0
     }
 
-    /// What it says of itself; `None` if it does not answer.
+    /// Notes the condition that it reported; `None` if it does not answer.
     pub fn see(&mut self, condition: Option<ModelCondition>, now: Duration) {
         self.awake_bytes = condition.map(|condition| condition.awake_bytes).or(self.awake_bytes);
         self.state = match condition {

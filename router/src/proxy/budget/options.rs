@@ -43,7 +43,7 @@ impl BudgetOptions {
         self.max_awake_models.is_some() || self.max_awake_gb.is_some()
     }
 
-    /// What they mean, if there is a budget.
+    /// The rules of the budget; `None` if there is no budget.
     pub fn rules(&self) -> Option<Rules> {
         self.is_given().then(|| Rules {
             max_awake: self.max_awake_models.map_or(usize::MAX, |most| most as usize),
@@ -57,13 +57,13 @@ impl BudgetOptions {
 impl FromStr for BudgetOptions {
     type Err = String;
 
-    /// From JSON, as the launcher writes them.
+    /// Reads JSON, as the launcher writes it.
     fn from_str(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 }
 
-/// What decides which models are awake.
+/// The rules that decide which models are awake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// Models that are awake at once.

@@ -25,7 +25,7 @@ pub enum TokenizerError {
     Unreadable {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with the file.
+        /// The description of what is wrong with the file.
         reason: String,
     },
     /// A thread could not be started.

@@ -49,7 +49,7 @@ impl WordCache {
 struct Splitter<'a> {
     tokenizer: &'a Tokenizer,
     split: &'a Split,
-    /// What is then done with each word.
+    /// The pre-tokenizers that are then applied to each word.
     rest: &'a [PreTokenizerWrapper],
 }
 
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::text::tokenizer::fixtures::{byte_level, sentencepiece};
 
-    /// As Llama 3 and Qwen split.
+    /// The pattern by which Llama 3 and Qwen split.
     const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
     fn splitting(extra: Option<PreTokenizerWrapper>) -> Tokenizer {

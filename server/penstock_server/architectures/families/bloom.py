@@ -52,7 +52,7 @@ BLOOM = Family(
     adapt=_with_own_size,
 )
 
-# What would be another model, with the only values that are served.
+# Fields with which it would be another model, and the only values that are served.
 _ATTENTION = {"alibi": True, "qk_ln": False, "prefix_lm": False, "softmax_scale": None}
 
 

@@ -33,8 +33,8 @@ def _with_choices(family: Family, raw: dict[str, Any]) -> Family:
 
 
 def _with_layers(family: Family, raw: dict[str, Any]) -> Family:
-    """What layers see follows a pattern that starts anew behind the dense ones. Dense layers rotate, too, if their own
-    pattern is that all of them see everything."""
+    """Layers see positions by a pattern that starts anew behind the dense layers. Dense layers rotate, too, if their
+    own pattern is that all of them see everything."""
     num_layers = raw.get("num_hidden_layers")
     if not _is_count(num_layers, 1):
         return family

@@ -16,7 +16,7 @@ _SIZES = {
 
 
 def _with_layers(family: Family, raw: dict[str, Any]) -> Family:
-    """As its makers write it: sizes and kinds of layers in an object, where layers are counted from 1. Where no kind is
+    """Read the makers' form: sizes and kinds of layers in an object, where layers are counted from 1. Where no kind is
     written, every fourth layer attends, counted from 0, but the first."""
     written, num_layers = raw.get("linear_attn_config", {}), raw.get("num_hidden_layers")
     if not isinstance(written, dict) or not isinstance(num_layers, int) or not 0 < num_layers < 10**4:
@@ -67,7 +67,7 @@ KIMI_LINEAR = Family(
         expert_gate="mlp.experts.{}.w1",
         expert_up="mlp.experts.{}.w3",
         expert_down="mlp.experts.{}.w2",
-        # Of layers with experts, or of all.
+        # A name for the feed-forward of layers with experts, or of all layers.
         written=((".block_sparse_moe.", ".mlp."),),
     ),
     adapt=_with_layers,

@@ -54,7 +54,7 @@ IQUESTCODER = replace(
     model_type="iquestcoder",
     title="IQuest-Coder V1",
     defaults={"head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072},
-    # As its makers' code knows them, and no published model has them.
+    # Fields that its makers' code knows, and that no published model sets.
     fixed={"clip_qkv": None, "use_sliding_window": False},
 )
 CWM = replace(

@@ -44,7 +44,7 @@ BAMBA = Family(
 
 
 def _with_key_factor(family: Family, raw: dict[str, Any]) -> Family:
-    """What keys are multiplied by is a factor of the scores."""
+    """Turn the factor of keys into a factor of the scores."""
     factor, size, heads = (raw.get(key) for key in ("key_multiplier", "hidden_size", "num_attention_heads"))
     if not isinstance(factor, int | float) or not isinstance(size, int) or not isinstance(heads, int):
         return family

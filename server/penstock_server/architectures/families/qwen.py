@@ -44,7 +44,7 @@ MELLUM = replace(
         "max_position_embeddings": 131072,
         "sliding_window": 1024,
     },
-    # Those that are named, else none.
+    # The layers named in the file have windows; without names, none has.
     windows=Windows(full_every=1),
     local_rope=("", 10000.0),
 )

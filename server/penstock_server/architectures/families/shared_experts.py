@@ -11,7 +11,7 @@ SHARED_NAMES = NameMap(
     shared_up="mlp.shared_experts.up_proj",
     shared_down="mlp.shared_experts.down_proj",
 )
-# As DeepSeek V3 introduced it.
+# The routing that DeepSeek V3 introduced.
 CORRECTED = Experts(
     sigmoid=True,
     wide_router=True,
@@ -64,7 +64,7 @@ GLM4V_MOE = replace(
 
 
 def _with_rotary_dim(family: Family, raw: dict[str, Any]) -> Family:
-    """As its makers write it, in numbers of a head; transformers writes the part."""
+    """Read the makers' form, a number of dimensions of a head; transformers writes the part of a head."""
     return replace(family, rotary_dim_key="rotary_dim") if isinstance(raw.get("rotary_dim"), int) else family
 
 

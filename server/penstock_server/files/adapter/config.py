@@ -27,7 +27,7 @@ _UNDERSTOOD = {
 }  # fmt: skip
 # Ways to begin training that leave the weights of the base model as they are.
 _PLAIN_STARTS = {"gaussian", "eva", "mica", "orthogonal", "true", "false"}
-# What a key that does nothing may have.
+# The values that a key without effect may have.
 _NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 _BIASES = ("none", "all", "lora_only")
 
@@ -70,7 +70,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """What the numbers of the tensors mean."""
+    """The meaning of the tensors' numbers."""
 
     targets: Targets
     alpha: float
@@ -86,7 +86,7 @@ class AdapterConfig:
     invocation: tuple[int, ...]
     # Ends of the names of parameters that have matrices of their own, such as those of all experts of a layer.
     parameters: tuple[str, ...]
-    # Of PEFT: major and minor; (0, 0) where it is not told.
+    # The version of PEFT: major and minor; (0, 0) where it is not told.
     peft_version: tuple[int, int]
 
     def has_parameter(self, name: str) -> bool:
@@ -94,12 +94,12 @@ class AdapterConfig:
         return _matches(self.parameters, name)
 
     def tokens_of(self, module: str, is_input: bool) -> tuple[int, ...]:
-        """Those whose rows are replaced. `is_input`: the module is the embeddings of the input."""
+        """The tokens whose rows are replaced. `is_input`: the module is the embeddings of the input."""
         found = (tokens for end, tokens in self.tokens if (module.endswith(end) if end else is_input))
         return next(found, ())
 
     def scale(self, module: str, rank: int) -> float:
-        """What the product of a module's matrices is multiplied by."""
+        """The factor of the product of a module's matrices."""
         found = (alpha for key, alpha in self.alphas if re.match(rf"(.*\.)?({key})$", module))
         return next(found, self.alpha) / (math.sqrt(rank) if self.by_root else rank)
 

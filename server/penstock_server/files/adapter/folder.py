@@ -25,7 +25,7 @@ _PREFIX = "base_model.model."
 
 
 class AdapterFolder(NamedTuple):
-    """What is in a folder. Names of tensors are those of the file, without the prefix of PEFT."""
+    """The contents of a folder. Names of tensors are those of the file, without the prefix of PEFT."""
 
     path: Path
     content_hash: str
@@ -39,7 +39,7 @@ class AdapterFolder(NamedTuple):
         return f"{self.path / _TENSORS}: tensor {_PREFIX}{name}"
 
     def key_in_file(self, key: str) -> str:
-        """As messages name a key of the configuration."""
+        """The name of a configuration key in messages."""
         return f"{self.path / _CONFIG}: {key}"
 
 
@@ -91,7 +91,7 @@ def _entries(file: Path) -> dict[str, Entry]:
 
 
 def _hash(config: bytes, tensors: bytes) -> str:
-    """Of both files; their lengths keep the border between them."""
+    """The hash of both files; their lengths keep the border between them."""
     found = hashlib.sha256(len(config).to_bytes(8, "little"))
     found.update(config)
     found.update(tensors)

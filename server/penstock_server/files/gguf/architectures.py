@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Of the metadata, under keys without the name of the architecture.
+# The metadata, under keys without the name of the architecture.
 Metadata = Mapping[str, Any]
 
 
@@ -18,13 +18,13 @@ class Architecture:
     model_type: str
     # Keys of the metadata beside the usual ones, and what config.json has for them; empty: of no use here.
     keys: Mapping[str, str] = field(default_factory=dict)
-    # What config.json has for every model of it.
+    # The fields that config.json has for every model of it.
     config: Mapping[str, Any] = field(default_factory=dict)
-    # What else config.json has, computed from the metadata.
+    # The fields of config.json that are computed from the metadata.
     derive: Callable[[Metadata], dict[str, Any]] | None = None
     # Rows of queries and keys are in the order of neighbouring pairs, and the family rotates pairs of half a head.
     permuted: bool = False
-    # What was added to the weights of norms.
+    # The number that was added to the weights of norms.
     norm_excess: float = 0.0
     # Gate and up projection are one tensor, under the name of the latter.
     fused_up: bool = False
@@ -38,7 +38,7 @@ _SIZED_EXPERTS = {**_EXPERTS, "expert_feed_forward_length": "moe_intermediate_si
 
 
 def _score_divisor(num_layers: int) -> Callable[[Metadata], dict[str, Any]]:
-    """What divides the scores of Gemma: of its largest model, which is known by its layers, another number."""
+    """The divisor of Gemma's scores: its largest model, which is known by its layers, has another number."""
 
     def derive(metadata: Metadata) -> dict[str, Any]:
         if metadata["block_count"] != num_layers:
@@ -71,7 +71,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "phi3": Architecture("phi3", keys=_WINDOW, fused_up=True),
     "qwen3moe": Architecture("qwen3_moe", keys=_SIZED_EXPERTS, config={"norm_topk_prob": True}),
-    # Of a file of llama with experts.
+    # The architecture of a file of llama with experts.
     "mixtral": Architecture(
         "mixtral",
         keys={"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},

@@ -27,7 +27,7 @@ _FREQUENCIES = "rope_freqs.weight"
 _FACTORS = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
 # Tensors whose numbers are part of config.json.
 IN_CONFIG = (_FREQUENCIES, *_FACTORS.values())
-# What is computed in, by the type of most of the weights; those of few bits are made of 16.
+# The type to compute in, by the type of most of the weights; weights of few bits are made of 16.
 _DTYPES = {"F32": "float32", "F16": "float16"}
 _PLAIN = ("F32", "F16", "BF16")
 
@@ -62,7 +62,7 @@ class Described:
         return self.fields.integer(key, default, high=high)
 
     def config(self) -> dict[str, Any]:
-        """What config.json has."""
+        """The contents of config.json."""
         hidden_size = self.integer("embedding_length")
         head_dim = self.integer("attention.key_length", max(hidden_size // self.num_heads, 1), 1024)
         if self.integer("attention.value_length", head_dim) != head_dim:
@@ -148,7 +148,7 @@ class Described:
     def _factors(self, rotary_dim: int) -> dict[str, Any]:
         """Every frequency is divided by a number of its own, which a tensor has."""
         if _FREQUENCIES in self.parts.tensors:
-            # As Llama 3.1 has it: the same numbers for long sequences, and nothing is multiplied.
+            # Llama 3.1 does it so: the same numbers for long sequences, and nothing is multiplied.
             numbers = self._numbers(_FREQUENCIES, rotary_dim // 2)
             names = ("short_factor", "long_factor")
             return {"rope_type": "longrope", **dict.fromkeys(names, numbers), "attention_factor": 1.0}

@@ -41,7 +41,7 @@ class TensorInfo(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file says of itself."""
+    """The header of a file."""
 
     path: Path
     metadata: dict[str, Any]

@@ -19,7 +19,7 @@ _GPT4O = (
 class PreTokenizer(NamedTuple):
     """A rule."""
 
-    # What is split off, in the order of application; empty: as GPT-2 does.
+    # The patterns that split off pieces, in the order of application; empty: those of GPT-2.
     patterns: tuple[str, ...] = ()
     # Every digit is a piece of its own, and the rest is split as GPT-2 does.
     splits_digits: bool = False

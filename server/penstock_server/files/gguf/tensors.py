@@ -12,7 +12,7 @@ from penstock_server.files.gguf.config import IN_CONFIG, Described
 from penstock_server.files.gguf.header import TensorInfo
 
 _TENSOR = re.compile(r"(?:blk\.(?P<layer>\d{1,5})\.)?(?P<role>\w+)\.(?P<end>weight|bias)")
-# What GGUF calls a module, and the field of `NameMap` that has our name for it.
+# The names of modules in GGUF, and for each the field of `NameMap` that has our name for it.
 _OF_MODEL = {
     "token_embd": "embedding",
     "position_embd": "positions",
@@ -55,7 +55,7 @@ class GgufEntry(Entry):
     row_bytes: int
     # Heads whose rows are in the order of neighbouring pairs; 0: rows are in order.
     paired_heads: int = 0
-    # What was added to the numbers.
+    # The number that was added to the weights.
     excess: float = 0.0
 
 

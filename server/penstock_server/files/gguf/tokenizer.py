@@ -16,9 +16,9 @@ _MODELS = ("gpt2", "llama")
 _HINT = "or give --tokenizer"
 # Types of tokens.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
-# What a merge may make: nobody types a control token.
+# The types of tokens that a merge may make: nobody types a control token.
 _MERGED = (_NORMAL, _USER_DEFINED, _UNUSED)
-# What stands for a space.
+# The character that stands for a space.
 _SPACE = "\u2581"
 # Keys of tokens in tokenizer_config.json.
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -70,7 +70,7 @@ class GgufTokenizer:
         return self._id("bos_token_id")
 
     def tokenizer(self) -> dict[str, Any]:
-        """What tokenizer.json has."""
+        """The contents of tokenizer.json."""
         kind = self._fields.get("model")
         if kind not in _MODELS:
             raise self._error("model", kind, f"{' or '.join(_MODELS)}, {_HINT}")
@@ -82,7 +82,7 @@ class GgufTokenizer:
         return self._byte_level() if kind == "gpt2" else self._sentencepiece()
 
     def settings(self) -> dict[str, Any]:
-        """What tokenizer_config.json has."""
+        """The contents of tokenizer_config.json."""
         found: dict[str, Any] = {}
         for name, key in _NAMED.items():
             number = self._id(f"{key}_token_id")

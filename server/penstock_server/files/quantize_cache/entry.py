@@ -16,7 +16,7 @@ from penstock_server.base.config import QuantizeCache
 from penstock_server.files.checkpoint import Checkpoint
 
 IDENTITY = "identity.json"
-# What is being written.
+# The suffix of a file that is being written.
 UNFINISHED = ".unfinished"
 _DIGITS = 32
 
@@ -30,12 +30,12 @@ class Entry(NamedTuple):
     identity: dict[str, Any]
     # GB that all entries together take at most.
     max_gb: int
-    # Of the group.
+    # The size of the group.
     world_size: int
 
     @property
     def digest(self) -> str:
-        """Of the identity."""
+        """The digest of the identity."""
         return self.folder.name
 
     def touch(self) -> None:
@@ -77,7 +77,7 @@ def described(file: Path) -> list[str | int]:
 
 
 def stamps(file: Path) -> list[str | int]:
-    """What of a file changes when somebody writes to it, or puts another in its place."""
+    """The properties of a file that change when somebody writes to it, or puts another in its place."""
     real = file.resolve()
     found = real.stat()
     return [str(real), found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
@@ -120,7 +120,7 @@ def begin_writing(entry: Entry, num_bytes: int) -> Unfinished | None:
         return None
     unfinished = Unfinished(entry, stream)
     try:
-        # What an ended process has left.
+        # Drop what a process that ended has left.
         stream.truncate(0)
         os.posix_fallocate(stream.fileno(), 0, num_bytes)
         (entry.folder / IDENTITY).write_text(json.dumps(entry.identity, indent=1))

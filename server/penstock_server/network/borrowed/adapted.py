@@ -35,7 +35,7 @@ class StepRows:
 
     def __init__(self) -> None:
         self.count = 0
-        # As `ForwardInput.adapters`.
+        # See `ForwardInput.adapters`.
         self.adapters: AdapterRows | None = None
         # Whether layers note what they see.
         self.is_trial = False
@@ -77,12 +77,12 @@ class BorrowedLinear(nn.Module):
 
     @property
     def bias(self) -> torch.Tensor | None:
-        """As of our own layers."""
+        """The bias, as our own layers have it."""
         found: torch.Tensor | None = self._linear[0].bias
         return found
 
     def adapted_parts(self) -> list[list[AdaptedPart]]:
-        """As `AdaptedLayer`."""
+        """See `AdaptedLayer`."""
         linear, group = self._linear[0], self.placement.group
         num_outputs, num_inputs = linear.weight.shape
         size, rank = (group.size, group.rank) if hasattr(linear, "group") else (1, 0)

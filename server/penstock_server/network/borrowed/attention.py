@@ -21,7 +21,7 @@ _LAYER_KINDS = ("full_attention", "sliding_attention")
 
 
 class HeadShape(NamedTuple):
-    """Of one layer on this rank: numbers of query and key heads, and sizes of keys and values."""
+    """The heads of one layer on this rank: numbers of query and key heads, and sizes of keys and values."""
 
     num_heads: int
     num_kv_heads: int
@@ -31,7 +31,7 @@ class HeadShape(NamedTuple):
 
 @dataclass(slots=True)
 class CurrentStep:
-    """What the attention of every layer sees beside its arguments. One model runs one step at a time."""
+    """The input of every layer's attention beside its arguments. One model runs one step at a time."""
 
     # Type of queries, keys and values, whatever the type of the cache.
     dtype: torch.dtype

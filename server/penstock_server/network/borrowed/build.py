@@ -91,7 +91,7 @@ def _kept(model: Any, facts: BorrowedFacts, linears: BorrowedLinears, device: to
 
 
 def _reason(error: Exception) -> str:
-    """What the library says, as one line. Of tensors it says no more than which of its own options would have let them
+    """The library's message, as one line. About tensors it says only which of its own options would have let them
     pass."""
     if "ignore_mismatched_sizes" in str(error):
         return "tensors of its files have other shapes than config.json makes; the lines above name them"

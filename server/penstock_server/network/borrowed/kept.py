@@ -20,9 +20,9 @@ from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.states import KeptStates
 
-# What classes call their cache, where they take it and give it back: transformers 5.24 has the first.
+# The names that classes give their cache, where they take it and give it back: transformers 5.24 has the first.
 _NAMES = ("cache", "past_key_values", "cache_params", "state")
-# Of sequences that tell how a cache grows.
+# The lengths of two sequences that show how a cache grows.
 _SHORT, _LONG = 24, 48
 
 
@@ -40,7 +40,7 @@ WAYS = (Way(True, False), Way(False, False), Way(True, True))
 
 
 class KeptModel(BorrowedModel):
-    """The same two methods; the cache of the engine holds nothing."""
+    """A borrowed model with the same two methods; the cache of the engine holds nothing."""
 
     abilities = ("transformers", "recurrent")
 
@@ -97,7 +97,7 @@ class KeptModel(BorrowedModel):
 
     @torch.inference_mode()
     def _measure(self) -> tuple[CacheShape, KeptShape]:
-        """What a slot keeps of each position, and beside them."""
+        """The bytes that a slot keeps for each position, and those that it keeps whatever its length."""
         self.is_made = self._kept_of(1) is None
         short, long = (self._bytes_of(length) for length in (_SHORT, _LONG))
         if not long:

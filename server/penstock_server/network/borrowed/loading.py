@@ -33,7 +33,7 @@ def load_model(model_class: Any, config: Any, checkpoint: Checkpoint, group: Gro
 
 
 def _divided(model_class: Any, checkpoint: Checkpoint, group: Group, windows: dict[str, Window]) -> Any:
-    """The same model, divided as soon as it is built, if the checkpoint has what is divided under the same names."""
+    """The model class, divided when it is built, if the checkpoint has the divided tensors under the same names."""
 
     def build(model: Any, *arguments: Any, **options: Any) -> None:
         model_class.__init__(model, *arguments, **options)

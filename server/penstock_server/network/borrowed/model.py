@@ -45,7 +45,7 @@ class GivenHidden(nn.Module):
 
 
 class _Output:
-    """What the layers of a model return, by name and by number; all but the hidden states is None."""
+    """The output of a model's layers, by name and by number; all but the hidden states is None."""
 
     def __init__(self, hidden: torch.Tensor | None) -> None:
         self.last_hidden_state = hidden
@@ -80,7 +80,7 @@ class BorrowedModel(nn.Module):
         self.embedding = linears.embedding
         self.base = base_of(model)
         self.given = GivenHidden()
-        # The same model without its layers: it computes what the model does after them.
+        # A copy of the model without its layers: it computes what the model does after them.
         self.head = copy.copy(model)
         self.head._modules = {**model._modules, base_name(model): self.given}
 

@@ -50,7 +50,7 @@ class SummedLinear(nn.Module):
 
 
 class Window(NamedTuple):
-    """What a rank keeps of a parameter."""
+    """The part of a parameter that a rank keeps."""
 
     dim: int
     start: int
@@ -58,7 +58,7 @@ class Window(NamedTuple):
 
 
 def windows_of(model: Any, group: Group) -> dict[str, Window]:
-    """Of every parameter that `divide` divides, by its name in the model."""
+    """The windows of all parameters that `divide` divides, by their names in the model."""
     windows = {}
     for name, module, style in _divisible(model):
         columns, full_name = style == "colwise", f"{base_name(model)}.{name}"

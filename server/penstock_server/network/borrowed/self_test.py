@@ -14,7 +14,7 @@ _LENGTHS = (11, 7)
 _CUTS = (0, 4, 5)
 _BLOCK_SIZE = 4
 _BLOCKS_EACH = 3
-# Of log probabilities; numbers of 16 bits are rounded differently by different orders of the same sum.
+# The tolerance of log probabilities; 16-bit numbers are rounded differently by different orders of the same sum.
 _TOLERANCE = {torch.float32: 2e-3}
 _WIDE_TOLERANCE = 0.5
 

@@ -1,4 +1,4 @@
-"""What a linear layer says of itself, so that adapters can be made to fit it; and how it applies them."""
+"""Describes a linear layer, so that adapters can be made to fit it; and applies them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

@@ -14,7 +14,7 @@ Product = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 class ExpertMatrices(NamedTuple):
-    """What one adapter does to one product of all experts that are here; see `AdapterWeights`."""
+    """One adapter's change of one product of all experts that are here; see `AdapterWeights`."""
 
     down: torch.Tensor  # [num_experts, rank, len]
     up: torch.Tensor  # [num_experts, width, num_columns]
@@ -22,7 +22,7 @@ class ExpertMatrices(NamedTuple):
     factor: torch.Tensor | None = None  # [num_experts, num_columns] float32
 
     def to(self, device: torch.device) -> "ExpertMatrices":
-        """The same on a device."""
+        """The matrices on a device."""
         return ExpertMatrices(*(None if it is None else it.to(device, non_blocking=True) for it in self))  # type: ignore[arg-type]
 
     def pinned(self) -> "ExpertMatrices":
@@ -35,20 +35,20 @@ class ExpertMatrices(NamedTuple):
         return sum(it.nbytes for it in self if it is not None)
 
     def of_each(self) -> list[AdapterWeights]:
-        """Those of each expert: views."""
+        """The matrices of each expert: views."""
         factors = [None] * len(self.down) if self.factor is None else [*self.factor]
         each = zip(self.down, self.up, factors, strict=True)
         return [AdapterWeights(down, up, self.first, factor) for down, up, factor in each]
 
 
 class ExpertWeights(NamedTuple):
-    """What one adapter does to the experts of a layer; None: nothing to this product."""
+    """One adapter's change of the experts of a layer; None: it does not change this product."""
 
     gate_up: ExpertMatrices | None
     down: ExpertMatrices | None
 
     def to(self, device: torch.device) -> "ExpertWeights":
-        """The same on a device."""
+        """The matrices on a device."""
         return ExpertWeights(*(None if it is None else it.to(device) for it in self))
 
     def pinned(self) -> "ExpertWeights":
@@ -101,7 +101,7 @@ class ExpertTables:
         products: tuple[Product, Product],
         activate: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """As `grouped_mlp`, whose products `products` are; adapters: as `ForwardInput.adapters`."""
+        """Computes `grouped_mlp` with adapters; `products`: its products; `adapters`: as in `ForwardInput`."""
         order, counts = pairs_by_expert(chosen, self.num_experts, self.share.part)
         if not len(order):
             return torch.zeros_like(x)

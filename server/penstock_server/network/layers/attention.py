@@ -60,7 +60,7 @@ class Attention(nn.Module):
         self.sinks = Sinks(spec, prefix + names.sinks, placement) if spec.sinks else None
         self.is_gated = spec.gated_attention
         self.limit = spec.qkv_limit
-        # Of this rank's heads; given by the decoder, which has them on the device once.
+        # The slopes of this rank's heads; given by the decoder, which has them on the device once.
         self.slopes: torch.Tensor | None = None
 
     def forward(

@@ -42,7 +42,7 @@ class FeedForwardBesideExperts(nn.Module):
         return dense + self.output_norm(self.group.all_reduce(given), adapters=adapters)  # type: ignore[no-any-return]
 
     def leave_share(self) -> bool:
-        """As in `RowLinear`: norms stand behind both parts."""
+        """See `RowLinear`: False, as norms stand behind both parts."""
         return False
 
 

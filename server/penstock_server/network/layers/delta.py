@@ -65,7 +65,7 @@ class DeltaLayer(nn.Module):
 
 
 def delta_state(delta: DeltaSpec, num_layers: int, group: Group) -> StateShape:
-    """What a sequence keeps on this rank."""
+    """The state of a sequence on this rank."""
     num_key_heads, num_heads = _share(delta, group)
     channels = 2 * num_key_heads * delta.key_dim + num_heads * delta.value_dim
     return StateShape(num_layers, delta.conv_width - 1, channels, (num_heads, delta.key_dim, delta.value_dim))
@@ -105,7 +105,7 @@ def _split_rows(delta: DeltaSpec, prefix: str, keys: Range, values: Range, heads
 
 
 def _mixed_rows(delta: DeltaSpec, prefix: str, keys: Range, values: Range, heads: Range) -> list[Rows]:
-    """The same, where two tensors have all of one key head before those of the next."""
+    """The rows, where two tensors have all rows of one key head before those of the next."""
     copies = delta.num_heads // delta.num_key_heads
     key_heads = (keys[0] // delta.key_dim, keys[1] // delta.key_dim)
 

@@ -22,7 +22,7 @@ from penstock_server.network.layers.placement import Placement
 from penstock_server.network.quantization.scheme import MatrixPart, Source
 from penstock_server.network.weights import Has, Piece
 
-# Of a head, as floats in memory.
+# The rows of a head that are in memory as floats at a time.
 _ROWS_AT_A_TIME = 4096
 
 
@@ -34,7 +34,7 @@ class VocabEmbedding(nn.Module):
 
     weight: torch.Tensor
     bias: torch.Tensor | None
-    # What takes the place of the weight of a head that is quantized.
+    # The matrix in the place of the weight, where the head is quantized.
     matrix: Matrix | None = None
 
     def __init__(
@@ -58,7 +58,7 @@ class VocabEmbedding(nn.Module):
         self.register_buffer("weight", placement.empty(self.share, hidden_size))
         self.register_buffer("bias", placement.empty(self.share) if bias else None)
         self.num_columns = self.share
-        # Of the head, and of the embeddings.
+        # The adapters of the head, and those of the embeddings.
         self.adapters: AdapterTable | None = None
         self.embedding_adapters: EmbeddingTable | None = None
         self.is_summed = False
@@ -81,7 +81,7 @@ class VocabEmbedding(nn.Module):
         return self.placement.group.all_gather_columns(part)[:, : self.shape[0]].float()
 
     def adapted_parts(self) -> list[list[AdaptedPart]]:
-        """As `AdaptedLayer`: of the head."""
+        """See `AdaptedLayer`: the parts of the head."""
         if not self.head:
             return [[]]
         columns, inputs = slice(0, self.stop - self.first), slice(0, self.shape[1])
@@ -98,7 +98,7 @@ class VocabEmbedding(nn.Module):
         return F.pad(part, (0, self.share - part.shape[1]))
 
     def take_matrices(self, attribute: str, found: tuple[Matrix, ...]) -> None:
-        """As `TakesMatrices`."""
+        """See `TakesMatrices`."""
         (self.matrix,) = found
 
     def pieces(self, has: Has) -> Iterator[Piece]:
@@ -126,7 +126,7 @@ class UnitHead(VocabEmbedding):
     """
 
     def adapted_parts(self) -> list[list[AdaptedPart]]:
-        """As `AdaptedLayer`: none."""
+        """See `AdaptedLayer`: there are no parts."""
         return [[]]
 
     def pieces(self, has: Has) -> Iterator[Piece]:

@@ -21,7 +21,7 @@ class ExpertShare(NamedTuple):
 
     @property
     def part(self) -> ExpertPart | None:
-        """As the products take it; None: all experts."""
+        """The experts of this rank, as the products take them; None: all experts."""
         is_all = len(self.experts) == self.num_experts
         return None if is_all else ExpertPart(self.experts.start, self.num_experts)
 

@@ -64,7 +64,7 @@ class FeedForward(nn.Module):
         return out if self.factors.feed_forward_out == 1.0 else out * self.factors.feed_forward_out
 
     def leave_share(self) -> bool:
-        """As in `RowLinear`."""
+        """See `RowLinear`."""
         return self.factors.feed_forward_out == 1.0 and self.down.leave_share()
 
     def _activated(

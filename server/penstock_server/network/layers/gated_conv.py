@@ -39,5 +39,5 @@ class GatedConvLayer(nn.Module):
 
 
 def gated_conv_state(spec: ShortConvSpec, num_layers: int, hidden_size: int, group: Group) -> StateShape:
-    """What a sequence keeps on this rank."""
+    """The state of a sequence on this rank."""
     return StateShape(num_layers, spec.conv_width - 1, group.share(hidden_size, "hidden_size"))

@@ -57,7 +57,7 @@ def query_key_value_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list
 
 
 def query_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[list[Rows]]:
-    """The same of a layer that makes queries only."""
+    """The rows of a layer that makes queries only."""
     return [_split_rows(spec, prefix, share)[:1]]
 
 

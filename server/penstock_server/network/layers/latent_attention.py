@@ -24,7 +24,7 @@ from penstock_server.network.layers.rotary import RotaryTable
 from penstock_server.network.quantization.scheme import Arrange
 from penstock_server.network.weights import Has, Piece
 
-# Of the norms on the ways down, whatever the other norms have.
+# The eps of the norms on the ways down, whatever the other norms have.
 _EPS = 1e-6
 
 
@@ -141,7 +141,7 @@ class WaysUp(nn.Module):
         self.num_heads = spec.num_heads
         self.share: HeadShare = share_heads(placement.group, spec.num_heads, spec.num_heads)
         count = self.share.num_heads
-        # As both are multiplied: a query by the columns of its head's keys, what it found by the rows of its values.
+        # Shaped for their products: a query by the columns of its head's keys, its result by the rows of its values.
         self.register_buffer("key", placement.empty(count, latent.rank, latent.nope_dim))
         self.register_buffer("value", placement.empty(count, latent.value_dim, latent.rank))
 

@@ -46,11 +46,11 @@ class Projection(nn.Module):
 
     # A tuple, one for each projection, where they stay in the files or are quantized, see `network/weights`.
     weight: torch.Tensor | tuple[torch.Tensor, ...]
-    # What takes the place of the weight where any part of it is quantized.
+    # The matrices in the place of the weight, where any part of it is quantized.
     matrices: tuple[Matrix, ...] | None = None
 
     def take_matrices(self, attribute: str, found: tuple[Matrix, ...]) -> None:
-        """As `TakesMatrices`."""
+        """See `TakesMatrices`."""
         self.matrices = found
 
     def product(self, x: torch.Tensor, bias: torch.Tensor | None, invariant: bool) -> torch.Tensor:
@@ -108,7 +108,7 @@ class ColumnLinear(Projection):
         return fused_linear(x, self.weight, self.bias, norm, gated)
 
     def adapted_parts(self) -> list[list[AdaptedPart]]:
-        """As `AdaptedLayer`."""
+        """See `AdaptedLayer`."""
         return [list(self._adapted(rows)) for rows in self.sources]
 
     def _adapted(self, rows: list[Rows]) -> Iterator[AdaptedPart]:
@@ -122,7 +122,7 @@ class ColumnLinear(Projection):
             )
 
     def pieces(self, has: Has) -> Iterator[Piece]:
-        # Those that the checkpoint has go first, for who asks later.
+        # Sources that the checkpoint has go first, for those who ask later.
         self.sources.sort(key=lambda rows: not all(has(f"{part.name}.weight") for part in rows))
         end = 0
         for rows in self.sources[0]:
@@ -213,7 +213,7 @@ class RowLinear(Projection):
         return self.leaves_share
 
     def adapted_parts(self) -> list[list[AdaptedPart]]:
-        """As `AdaptedLayer`."""
+        """See `AdaptedLayer`."""
         start = self.placement.group.rank * self.share
         everything = slice(0, self.num_columns)
         inputs = slice(start, start + self.share)

@@ -37,7 +37,7 @@ from penstock_server.network.weights import Has, Index, Piece
 class SparseFeedForward(nn.Module):
     """Router, experts, and the shared expert where there is one."""
 
-    # As in `RowLinear`.
+    # See `RowLinear`.
     leaves_share = False
 
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
@@ -68,14 +68,14 @@ class SparseFeedForward(nn.Module):
         return both * 0.5 if self.moe.averages_shared else both
 
     def leave_share(self) -> bool:
-        """As in `RowLinear`: a shared expert adds up its own."""
+        """See `RowLinear`: a shared expert adds up its own share."""
         self.leaves_share = self.group.size > 1 and self.shared is None
         return self.leaves_share
 
     def _of_weighed(
         self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, adapters: AdapterRows | None
     ) -> torch.Tensor:
-        """Of inputs that are multiplied by the weights of their choices: a row for each choice."""
+        """The experts' output for inputs that are multiplied by the weights of their choices: a row for each choice."""
         count = chosen.shape[1]
         rows = (x.unsqueeze(1) * weights.to(x.dtype).unsqueeze(2)).flatten(0, 1)
         if adapters is not None:
@@ -124,8 +124,8 @@ class Experts(nn.Module):
     gate_up_bias: torch.Tensor | None
     down: torch.Tensor
     down_bias: torch.Tensor | None
-    # What takes the place of either where any expert is quantized, also of another rank: for every expert the parts of
-    # its gate and up projection, and its last.
+    # The matrices in the place of either weight where any expert is quantized, also of another rank: for every expert
+    # the parts of its gate and up projection, and its down projection.
     gate_up_matrices: ExpertMatrices[tuple[Matrix, ...]] | None = None
     down_matrices: ExpertMatrices[Matrix] | None = None
 
@@ -198,13 +198,13 @@ class Experts(nn.Module):
         return not self.is_quantized or captures_experts(device, *self._matrices())
 
     def _matrices(self) -> tuple[tuple[tuple[Matrix, ...], ...], tuple[Matrix, ...]]:
-        """Of all experts that are here, where some are quantized."""
+        """The matrices of all experts that are here, where some are quantized."""
         ups, down = self.gate_up_matrices, self.down_matrices
         gate_up = tuple((matrix,) for matrix in self.gate_up) if ups is None else ups
         return gate_up, tuple(self.down) if down is None else down
 
     def take_matrices(self, attribute: str, found: tuple[Matrix, ...]) -> None:
-        """As `TakesMatrices`; pieces come expert by expert."""
+        """See `TakesMatrices`; pieces come expert by expert."""
         if attribute == "down":
             self.down_matrices = ExpertMatrices(found)
         else:
@@ -272,7 +272,7 @@ class Experts(nn.Module):
         return slice(first + self.share.inner.start, first + self.share.inner.stop)
 
     def _transposed(self, expert: int) -> Iterator[Piece]:
-        """As `_stacked`, of tensors with inputs first."""
+        """The pieces of `_stacked`, from tensors with inputs first."""
         count, size, hidden = self.moe.num_experts, self.moe.expert_size, self.hidden_size
         one, place, whole = slice(expert, expert + 1), self._place(expert), slice(0, hidden)
         gate_up, down = self._sources(expert)

@@ -28,7 +28,7 @@ class Norm(nn.Module):
         if spec.has_weights:
             self.register_buffer("weight", placement.empty(size))
         else:
-            # As of `UnitNorm`.
+            # Ones, as in `UnitNorm`.
             self.weight = torch.ones(size, dtype=placement.dtype, device="cpu")
         self.register_buffer("bias", placement.empty(size) if spec.bias else None)
         self.own: OwnWeights | None = None
@@ -52,7 +52,7 @@ class Norm(nn.Module):
         return normed
 
     def _normed_sum(self, share: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """Of the residual and the shares of all ranks, which are added to it."""
+        """The norm of the residual, to which the shares of all ranks are added."""
         if self.spec.centered:
             return self._normed(self.group.all_reduce(share), residual, self.weight, self.bias)
         return self.group.all_reduce_add_rms_norm(
@@ -67,7 +67,7 @@ class Norm(nn.Module):
         return rms_norm(x, weight, self.spec.eps, residual, self.spec.weight_offset)
 
     def folded(self, residual: torch.Tensor) -> InputNorm | None:
-        """The same as a part of the product behind it, if that can do it."""
+        """The norm as a part of the product behind it; None where that cannot do it."""
         if self.spec.centered:
             return None
         return InputNorm(self.weight, self.spec.eps, residual, self.spec.weight_offset)
@@ -172,7 +172,7 @@ class UnitNorm(nn.Module):
 
     @property
     def plain(self) -> NormOfHeads:
-        """As of `HeadNorm`."""
+        """See `plain` of `HeadNorm`."""
         return NormOfHeads(self.weight, self.eps)
 
     def forward(self, heads: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
@@ -181,7 +181,7 @@ class UnitNorm(nn.Module):
 
 
 class ValueNorm(nn.Module):
-    """The same of the value heads, in place."""
+    """The norm of the value heads, in place."""
 
     def __init__(self, spec: ModelSpec, share: HeadShare, placement: Placement) -> None:
         super().__init__()

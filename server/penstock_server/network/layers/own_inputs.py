@@ -1,4 +1,4 @@
-"""What every layer is given of a token beside the hidden states: numbers of an embedding of its own."""
+"""The input that every layer gets from a token beside the hidden states: numbers of an embedding of its own."""
 
 import math
 

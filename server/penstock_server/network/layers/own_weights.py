@@ -46,7 +46,7 @@ class TakesOwn(Protocol):
     own: OwnWeights | None
 
     def pieces(self, has: Has) -> Iterator[Piece]:
-        """As `Loadable`."""
+        """See `Loadable`."""
         ...
 
 
@@ -56,5 +56,5 @@ def takes_own(module: Any) -> bool:
 
 
 def groups_of(own: OwnWeights | None, adapters: AdapterRows | None) -> Iterator[tuple[torch.Tensor, Vectors]]:
-    """As `OwnWeights.groups`; nothing in a step where no row has an adapter."""
+    """The groups of `OwnWeights.groups`; none in a step where no row has an adapter."""
     return iter(()) if not own or adapters is None else own.groups(adapters)

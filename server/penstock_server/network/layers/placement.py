@@ -12,7 +12,7 @@ from penstock_server.network.stage import WHOLE, Stage
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What all layers of a model share."""
+    """The settings that all layers of a model share."""
 
     group: Group
     dtype: torch.dtype

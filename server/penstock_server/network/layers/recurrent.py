@@ -33,7 +33,7 @@ def recurrent_layer(spec: ModelSpec, layer: int, placement: Placement) -> Recurr
 
 
 def state_shape(spec: ModelSpec, num_layers: int, group: Group) -> StateShape | None:
-    """What a sequence keeps on this rank beside keys and values; None: nothing on any. `num_layers`: those that are
+    """The state of a sequence on this rank, beside keys and values; None: no rank has one. `num_layers`: those that are
     here and have a state, which may be none of those that have."""
     kind = spec.recurrent
     if kind is None or not spec.num_recurrent_layers:

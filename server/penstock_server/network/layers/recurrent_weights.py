@@ -1,4 +1,4 @@
-"""What the kinds of recurrent layers have in common: a short convolution, and numbers of each head."""
+"""The common parts of the kinds of recurrent layers: a short convolution, and numbers of each head."""
 
 from collections.abc import Iterator
 from itertools import pairwise

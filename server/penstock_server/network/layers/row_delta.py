@@ -59,7 +59,7 @@ class RowDeltaLayer(nn.Module):
 
 
 def row_delta_state(delta: RowDeltaSpec, num_layers: int, group: Group) -> StateShape:
-    """What a sequence keeps on this rank."""
+    """The state of a sequence on this rank."""
     num_heads, dim = _share(delta, group), delta.head_dim
     return StateShape(num_layers, delta.conv_width - 1, 3 * num_heads * dim, (num_heads, dim, dim))
 

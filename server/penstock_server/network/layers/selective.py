@@ -30,7 +30,7 @@ class SelectiveLayer(nn.Module):
         self.project = ColumnLinear([joined(rows)], spec.hidden_size, space.bias, placement)
         channels = [Rows(prefix + "conv1d", total, first, first + mine)]
         self.conv = ShortConv(channels, space.conv_width, space.conv_bias, placement)
-        # Of all channels, on every rank: what steps are made of, what is written by and what is read by.
+        # The sizes of the parts of x_proj's output, the same on every rank: step, B (for writing) and C (for reading).
         self.sizes = [space.step_rank, size, size]
         self.select = RowLinear(prefix + "x_proj", total, sum(self.sizes), False, placement)
         steps = [Rows(prefix + "dt_proj", total, first, first + mine)]
@@ -80,7 +80,7 @@ class SelectiveLayer(nn.Module):
 
 
 def selective_state(space: SelectiveSpec, num_layers: int, group: Group) -> StateShape:
-    """What a sequence keeps on this rank."""
+    """The state of a sequence on this rank."""
     mine = _share(space, group)
     return StateShape(num_layers, space.conv_width - 1, mine, (mine, space.state_size))
 

@@ -82,7 +82,7 @@ class StateSpaceLayer(nn.Module):
 
 
 def state_space_state(space: StateSpaceSpec, num_layers: int, group: Group) -> StateShape:
-    """What a sequence keeps on this rank."""
+    """The state of a sequence on this rank."""
     share = _share(space, group)
     channels = share.num_heads * space.head_dim + 2 * share.num_kv_heads * space.state_size
     matrices = (share.num_heads, space.head_dim, space.state_size)

@@ -10,7 +10,7 @@ from penstock_server.network.layers.placement import Placement
 from penstock_server.network.weights import Has, Piece
 
 _BETA = 0.5
-# What the exponential sees at most: just below 0.
+# The largest argument of the exponential: just below 0.
 _CEILING = -1e-6
 
 

@@ -37,7 +37,7 @@ _INT4_GROUPS = (128, 32)
 
 
 class Target(NamedTuple):
-    """What a matrix becomes."""
+    """The format that a matrix is quantized to."""
 
     # For people.
     name: str
@@ -137,7 +137,7 @@ class Rounded(NamedTuple):
         return _joined([quantize(some) for some in self._floats(numbers, name, stored)])
 
     def layout(self, parts: Sequence[MatrixPart]) -> Layout:
-        """What all of a part says but its numbers, by a row of zeros."""
+        """The layout of all parts: all but their numbers, found by a row of zeros."""
         rows: dict[tuple[int, int, int], Quantized] = {}
         for source, _, columns, _ in parts:
             key = source.shape[1], columns.start, columns.stop

@@ -11,7 +11,7 @@ from penstock_server.network.quantization.gptq import GptqWords
 from penstock_server.network.quantization.scheme import Scheme, Source
 from penstock_server.network.quantization.stored import Stored
 
-# What it tells of how it made the checkpoint: no number depends on it. Activations stay in 16 bits here.
+# Settings that tell how the tool made the checkpoint: no number depends on them. Activations stay in 16 bits here.
 _OF_TOOL = (
     "act_bits", "act_data_type", "act_dynamic", "act_group_size", "act_sym", "amp", "autoround_version", "backend",
     "batch_size", "block_name_to_quantize", "dataset", "enable_alg_ext", "enable_minmax_tuning",
@@ -67,7 +67,7 @@ class AutoRound:
         return self._words(settings)
 
     def _changes(self, module: str) -> Mapping[str, Any]:
-        """Those of its whole name before those of a pattern."""
+        """The exceptions for its whole name; else those of a pattern."""
         if module in self._exceptions:
             return self._exceptions[module]
         found = (changes for name, changes in self._exceptions.items() if _applies(name, module))

@@ -73,7 +73,7 @@ class TableOfFlat(NamedTuple):
 
     state: str
     block_size: int
-    # Of scales that are codes themselves, and what is added to them; 0: they are not.
+    # The block size of scales that are codes themselves, and what is added to them; 0: they are not.
     nested_block_size: int
     nested_offset: float
 

@@ -30,7 +30,7 @@ _KNOWN_OF_WEIGHTS = (
     "num_bits", "type", "symmetric", "strategy", "group_size", "block_structure", "actorder", "scale_dtype",
     "zp_dtype", "observer", "observer_kwargs",
 )  # fmt: skip
-# Of activations, which stay in 16 bits here.
+# Scales and zero points of activations, which stay in 16 bits here.
 _UNUSED = ("input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point")
 _INT8_FORMATS = ("int-quantized", "naive-quantized")
 _FLOAT8_FORMATS = ("float-quantized", "naive-quantized", "mxfp8-quantized")

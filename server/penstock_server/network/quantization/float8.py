@@ -18,7 +18,7 @@ class Float8(NamedTuple):
 
     block: tuple[int, int]
     scale: str = "weight_scale"
-    # Of activations, which stay in 16 bits here.
+    # Scales of activations, which stay in 16 bits here.
     unused: tuple[str, ...] = ("input_scale",)
     codes: str = "weight"
 

@@ -24,13 +24,13 @@ class Fp4(NamedTuple):
     block_size: int
     codes: str
     scales: str
-    # Of the whole matrix; none for powers of two.
+    # The scale of the whole matrix; none for powers of two.
     whole: str = ""
     # Whether numbers are divided by it.
     is_divided: bool = False
     # Whether bytes are grouped by blocks.
     in_blocks: bool = False
-    # Of activations, which stay in 16 bits here.
+    # Scales of activations, which stay in 16 bits here.
     unused: tuple[str, ...] = ("input_scale",)
 
     def wanted(self, source: Source, stored: Stored) -> Sequence[Wanted]:

@@ -40,7 +40,7 @@ class Fp8:
         return Float8(self._block_of(source, stored, scale), scale, _UNUSED)
 
     def _block_of(self, source: Source, stored: Stored, scale: str) -> tuple[int, int]:
-        """That of the settings; without one, a scale for every row, or one for all."""
+        """The block of the settings; without one, a scale for every row, or one for all."""
         name = source.tensor(scale)
         rows = source.stacked(source.shape[0])
         if self.block == (0, 0) and stored.has(name) and stored.entry(name).shape[: len(rows)] == rows:
@@ -49,7 +49,7 @@ class Fp8:
 
 
 class FbgemmFp8(Fp8):
-    """The same, with a scale for every row."""
+    """FP8 with a scale for every row."""
 
     def __init__(self, settings: Fields) -> None:
         super().__init__(settings)

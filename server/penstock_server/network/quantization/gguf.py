@@ -24,7 +24,7 @@ _MAX_NUMBERS = 1 << 22
 
 
 class _Blocks(NamedTuple):
-    """What blocks [rows, blocks, bytes] hold."""
+    """The contents of blocks [rows, blocks, bytes]."""
 
     # uint8 below 16, or int8: [rows, columns].
     codes: torch.Tensor
@@ -38,7 +38,7 @@ class _Layout(NamedTuple):
     """How blocks of a type become a family."""
 
     decode: Callable[[torch.Tensor], _Blocks]
-    # Of a scale.
+    # The numbers that share a scale.
     group_size: int
     # 16 numbers that codes name; none: codes are integers.
     table: Sequence[float] = ()

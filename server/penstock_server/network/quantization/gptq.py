@@ -16,7 +16,7 @@ from penstock_server.network.quantization.group_order import group_order
 from penstock_server.network.quantization.scheme import Scheme, Source
 from penstock_server.network.quantization.stored import FLOATS, Stored, Wanted
 
-# What tools write of how they made the checkpoint, or how it is computed: no number depends on it.
+# Settings that tell how a tool made the checkpoint, or how it is computed: no number depends on them.
 _OF_TOOLS = (
     "act_group_aware", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent",
     "damp_auto_increment", "dataset", "desc_act", "disable_exllama", "exllama_config", "hyb_act", "is_marlin_format",

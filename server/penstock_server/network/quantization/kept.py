@@ -35,14 +35,14 @@ _DTYPES = {
     torch.float32: "F32",
     torch.float8_e4m3fn: "F8_E4M3",
 }
-# The same for all rows of a target: not in the file.
+# The field that is the same for all rows of a target: it is not in the file.
 _SHARED = "table"
 
 Make = Callable[[MatrixPart], Quantized]
 
 
 class Kept(Protocol):
-    """What is there of an earlier start, or what is kept of this one."""
+    """The parts that an earlier start left, or those that this start keeps."""
 
     # Whether parts are those of an earlier start.
     is_found: bool
@@ -58,7 +58,7 @@ class NothingKept:
     is_found = False
 
     def part(self, part: MatrixPart, make: Make) -> Quantized:
-        """As `Kept`."""
+        """See `Kept`."""
         return make(part)
 
 
@@ -67,7 +67,7 @@ class _Tensor(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    # Behind the header.
+    # The offset behind the header.
     begin: int
 
     @property
@@ -76,7 +76,7 @@ class _Tensor(NamedTuple):
 
 
 class Layout:
-    """What a file has: parts of matrices in the order in which they are read, of each a row that is like all others."""
+    """A file's parts of matrices, in the order in which they are read, each with a row that is like all others."""
 
     def __init__(self, rows: Iterable[tuple[MatrixPart, Quantized]]) -> None:
         self.rows: dict[str, Quantized] = {}
@@ -195,7 +195,7 @@ class _Mapped:
         self._layout = layout
 
     def part(self, part: MatrixPart, make: Make) -> Quantized:
-        """As `Kept`."""
+        """See `Kept`."""
         name = name_of(part)
         row = self._layout.rows[name]
         tensors = {field: self._tensor(f"{name}.{field}") for field in own_tensors(row)}
@@ -237,7 +237,7 @@ class _Making:
         unfinished.stream.seek(len(layout.header(entry.digest, 0)))
 
     def part(self, part: MatrixPart, make: Make) -> Quantized:
-        """As `Kept`."""
+        """See `Kept`."""
         found, name = make(part), name_of(part)
         if name not in self._written and not self._unfinished.stream.closed:
             self._written.add(name)

@@ -30,7 +30,7 @@ _HEAD = "lm_head."
 
 
 class QuantizationFacts(NamedTuple):
-    """What came of it, for people; bytes are those of this rank."""
+    """The result of quantization, for people; bytes are those of this rank."""
 
     format: str
     num_matrices: int

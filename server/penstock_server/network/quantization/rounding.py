@@ -10,7 +10,7 @@ import torch
 from penstock_kernels import Float8Grid, IntGroups, TableBlocks
 from penstock_kernels.base.bit_stream import pack
 
-# Of all codes that are made here. A change of any raises it: those that earlier starts kept are made anew then.
+# The version of all codes made here. Raise it when any of them changes: codes kept by earlier starts are made anew.
 ROUNDING_VERSION = 1
 
 # The table of bitsandbytes: quantiles of a normal distribution.
@@ -21,7 +21,7 @@ NF4 = (
 )  # fmt: skip
 # Likewise: floats of a sign, two bits of exponent and one of mantissa, in order. Zero is there twice.
 FP4 = tuple(number / 12 for number in (-12, -8, -6, -4, -3, -2, -0.0625, 0, 0, 0.0625, 2, 3, 4, 6, 8, 12))
-# Of bitsandbytes, too.
+# The block size of bitsandbytes.
 TABLE_BLOCK = 64
 # Where the largest number of a group lies among codes of -8 to 7; the one with the smallest error is taken. In groups
 # of 128 of a normal distribution it is 0.0975 of the deviation: 0.0968 with 23 candidates, 0.1033 with -8 alone, and
@@ -49,7 +49,7 @@ def to_int4_groups(rows: torch.Tensor, group_size: int) -> IntGroups:
     """Integers of 4 bits around 8, with a scale for every group; `group_size` is a power of two."""
     groups = _divided(rows, group_size)
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
-    # Of two that are as large, always the same.
+    # Of two numbers that are equally large, always the same is taken.
     largest = torch.where(-low > high, low, high)
     best = _rounded(groups, largest / _LARGEST_INT4[0])
     for place in _LARGEST_INT4[1:]:
@@ -63,7 +63,7 @@ def to_table_blocks(rows: torch.Tensor, numbers: tuple[float, ...]) -> TableBloc
     blocks = _divided(rows, TABLE_BLOCK)
     scales = blocks.abs().amax(-1, keepdim=True)
     table = torch.tensor(numbers, device=rows.device)
-    # As bitsandbytes has it: multiplied by the inverse, and of two that are as near the lower one.
+    # Round as bitsandbytes does: multiply by the inverse, and of two equally near codes take the lower one.
     shares = blocks * (1.0 / scales.clamp(min=1e-38))
     places = torch.bucketize(shares, (table[:-1] + table[1:]) / 2).to(torch.uint8)
     codes = pack(places.flatten(1)[:, : rows.shape[1]], 4)

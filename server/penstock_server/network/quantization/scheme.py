@@ -12,7 +12,7 @@ from penstock_server.network.quantization.stored import Stored, Wanted
 class Source(NamedTuple):
     """A whole matrix of a checkpoint: outputs first, whatever the order in the files."""
 
-    # Of the module, such as model.layers.0.mlp.down_proj.
+    # The name of the module, such as model.layers.0.mlp.down_proj.
     name: str
     shape: tuple[int, int]
     # Where the checkpoint has the matrices of all experts in one tensor: which one, and of how many.
@@ -36,13 +36,13 @@ class Source(NamedTuple):
         return (self.num_experts * shape[0], *shape[1:]) if self.is_flat else (self.num_experts, *shape)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What belongs to this matrix of a tensor of that shape."""
+        """The part of a tensor of that shape that belongs to this matrix."""
         if self.expert is None:
             return tensor
         return tensor.chunk(self.num_experts)[self.expert] if self.is_flat else tensor[self.expert]
 
 
-# What is done to rows before they are stored.
+# Changes rows before they are stored.
 Arrange = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -69,7 +69,7 @@ class Scheme(Protocol):
 
 
 class Format(Protocol):
-    """What the settings of a checkpoint say of all its matrices."""
+    """The settings of a checkpoint for all its matrices."""
 
     # For people: "compressed-tensors pack-quantized".
     name: str

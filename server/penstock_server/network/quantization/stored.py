@@ -99,7 +99,7 @@ class Stored:
         return found if found.data_ptr() % found.element_size() == 0 else found.clone()
 
     def metadata(self, name: str) -> dict[str, str]:
-        """What the header of the file of a tensor says beside its tensors."""
+        """The metadata in the header of the file of a tensor."""
         file = self.entry(name).file
         if file not in self._metadata:
             try:

@@ -26,7 +26,7 @@ _SKIPPED = ("modules_to_not_convert",)
 _CODES, _SCALE, _ZERO = "_weight_qdata", "_weight_scale", "_weight_zero_point"
 # Scales of activations, which stay in 16 bits here.
 _OF_ACTIVATIONS = ("_weight_act_quant_scale", "_weight_act_quant_zero_point")
-# Of two codes of 4 bits.
+# The types of bytes that hold two codes of 4 bits.
 _BYTES = ("I8", "U8")
 # Blocks of float8 have so many rows and columns.
 _BLOCK = 128

@@ -38,7 +38,7 @@ class BlockServer:
 
     @property
     def source(self) -> pb.BlockSource:
-        """What a router tells those who are to fetch from it."""
+        """The address and secret that a router tells the shards that are to fetch from it."""
         return pb.BlockSource(address=self.address, secret=self._secret)
 
     def start(self, loop: StepLoop) -> None:

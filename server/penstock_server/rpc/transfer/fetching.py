@@ -15,7 +15,7 @@ from penstock_server.rpc.transfer import addresses, wire
 
 
 class Fetcher:
-    """Of one shard. May be called from any thread, several at a time."""
+    """Fetches blocks for one shard. May be called from any thread, several at a time."""
 
     def __init__(self, tls: MutualTls | None) -> None:
         self._tls = tls
@@ -54,12 +54,12 @@ class _Timed:
         self._deadline = deadline
 
     def sendall(self, data: memoryview | bytes) -> None:
-        """As `Wire` has it."""
+        """See `Wire`."""
         self._connection.settimeout(_left(self._deadline))
         self._connection.sendall(data)
 
     def recv_into(self, buffer: memoryview) -> int:
-        """As `Wire` has it."""
+        """See `Wire`."""
         self._connection.settimeout(_left(self._deadline))
         return self._connection.recv_into(buffer)
 

@@ -39,7 +39,7 @@ class Wire(Protocol):
 
 
 class Request(NamedTuple):
-    """What is asked for."""
+    """A request for blocks."""
 
     secret: bytes
     # The digest of the format of the asker's cache.
@@ -105,7 +105,7 @@ def read(wire: Wire, num_bytes: int) -> bytearray:
 
 
 def read_into(wire: Wire, buffer: memoryview) -> None:
-    """As many bytes as there is room for."""
+    """Read until the buffer is full."""
     while len(buffer) > 0:
         count = wire.recv_into(buffer)
         if count == 0:
@@ -114,6 +114,6 @@ def read_into(wire: Wire, buffer: memoryview) -> None:
 
 
 def parts(blocks: list[int], block_bytes: int) -> list[list[int]]:
-    """The same blocks, in parts."""
+    """Split the blocks into parts."""
     size = max(1, PART_BYTES // block_bytes)
     return [blocks[start : start + size] for start in range(0, len(blocks), size)]

@@ -3,7 +3,7 @@
 use crate::api::logprobs::LogprobStyle;
 use crate::api::openai::{ChatRequest, PromptDisplay, StreamOptions};
 
-/// What a chat completion shows beside the text.
+/// The parts that a chat completion shows besides the text.
 #[derive(Clone)]
 pub(super) struct DisplayOptions {
     pub logprobs: bool,

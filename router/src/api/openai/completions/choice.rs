@@ -11,7 +11,7 @@ use crate::inference::Prepared;
 use crate::inference::text_stream::MatchedStop;
 use crate::text::detokenizer::Vocabulary;
 
-/// What completions show beside the text.
+/// The parts that completions show besides the text.
 #[derive(Clone, Copy)]
 pub(super) struct DisplayOptions {
     pub logprobs: bool,
@@ -45,12 +45,12 @@ impl DisplayOptions {
 /// A prompt that is ready to run.
 pub(super) struct ReadyPrompt {
     pub prepared: Prepared,
-    /// With `echo`.
+    /// The prompt's text to repeat; `None` without `echo`.
     pub echo: Option<Echo>,
 }
 
 impl ReadyPrompt {
-    /// What stands before the output.
+    /// The text before the output; empty without `echo`.
     pub fn echoed_text(&self) -> &str {
         self.echo.as_ref().map_or("", |echo| &echo.text)
     }

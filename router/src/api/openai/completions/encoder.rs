@@ -19,16 +19,16 @@ pub(super) struct CompletionEncoder {
     display: DisplayOptions,
     usage: Usage,
     prompts: Vec<ReadyPrompt>,
-    /// What was cached of each prompt.
+    /// The cached part of each prompt.
     cached: Vec<CachedPrompt>,
     choices: Vec<OpenChoice>,
 }
 
-/// What of a choice is not sent yet.
+/// The part of a choice that is not sent yet.
 struct OpenChoice {
     logprobs: CompletionLogprobs,
     token_ids: Vec<u32>,
-    /// For the first chunk.
+    /// The token ids of the prompt, for the first chunk.
     prompt_token_ids: Option<Vec<u32>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a connection remembers: the conversation of its last response, as the client would send it. It ends with the
+//! The memory of a connection: the conversation of its last response, as the client would send it. It ends with the
 //! connection.
 
 use serde::Deserialize;
@@ -61,7 +61,7 @@ impl Memory {
     }
 }
 
-/// What the client has sent, as items.
+/// The input of the client as items.
 pub fn items_of(input: &Input) -> Vec<InputItem> {
     match input {
         Input::Text(text) => vec![InputItem::of_user(text.clone())],

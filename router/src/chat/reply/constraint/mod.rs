@@ -42,11 +42,11 @@ pub struct Part {
 /// The field that limits the tokens of reasoning.
 const REASONING_BUDGET: &str = "thinking_token_budget";
 
-/// What models write before content in Harmony.
+/// The text that models write before content in Harmony.
 const HARMONY_FINAL: &str = "<|channel|>final<|message|>";
 
 impl ReplyStyle {
-    /// What constrains a reply; `None` if nothing does. May change the format of calls.
+    /// The constraint on a reply; `None` if there is none. May change the format of calls.
     pub fn constrain(
         &self,
         format: &mut ReplyFormat,
@@ -211,8 +211,8 @@ impl Writer<'_> {
         Ok(format!("{rule}: {thoughts} <[{end}]>\n"))
     }
 
-    /// What limits the reasoning of a reply that is free otherwise; `None` if nothing does. Counts tokens, whatever they
-    /// are, so that a character of several tokens may be cut, as at the end of a reply.
+    /// The grammar that limits the reasoning of a reply that is otherwise free; `None` if nothing limits it. Counts
+    /// tokens, whatever they are, so that a character of several tokens may be cut, as at the end of a reply.
     fn limited(&self) -> Result<Option<Whole>, Error> {
         let Some(budget) = self.budget else { return Ok(None) };
         let rules = match (self.style.tools, self.thinking) {
@@ -231,7 +231,7 @@ impl Writer<'_> {
         Ok(Some(Whole { grammar: lark(rules), param: REASONING_BUDGET, is_optional: false }))
     }
 
-    /// As `limited`, for Harmony: each message on the channel of reasoning is limited.
+    /// Like `limited`, for Harmony: each message on the channel of reasoning is limited.
     fn limited_analysis(&self, budget: u32) -> Result<String, Error> {
         let [channel, message, end] = [harmony::CHANNEL, harmony::MESSAGE, harmony::END];
         let [channel, message, end] = [self.budgeted(channel)?, self.budgeted(message)?, self.budgeted(end)?];

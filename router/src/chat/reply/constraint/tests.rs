@@ -1,4 +1,4 @@
-//! What a model may and may not write under the grammars, as llguidance itself decides.
+//! Tests of what a model may and may not write under the grammars, as llguidance itself decides.
 
 use std::sync::Arc;
 
@@ -334,7 +334,7 @@ fn reasoning_ends_where_its_budget_is_spent() {
         assert_eq!(taken(&tokenizer, &grammar, &spent), (spent.len(), Some(close)), "{budget}");
         let longer = [spent.clone(), vec![x, x]].concat();
         assert_eq!(taken(&tokenizer, &grammar, &longer).0, spent.len());
-        // Behind it, the reply is free.
+        // After it, the reply is free.
         let whole = [&spent[..], &[close, x, open, x, close, x, end]].concat();
         assert_eq!(taken(&tokenizer, &grammar, &whole).0, whole.len());
     }
