@@ -1,1 +1,1 @@
-"""What Penstock reaches, measured: `python -m benchmarks` runs everything and renews RESULTS.md."""
+"""The benchmarks of Penstock: `python -m benchmarks` runs all of them and writes RESULTS.md again."""

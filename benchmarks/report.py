@@ -52,7 +52,7 @@ def render() -> None:
 
 
 def table(figures: list[Figure]) -> str:
-    """As Markdown."""
+    """Formats the figures as a Markdown table."""
     rows = [("", "measured", "floor", "", "")]
     rows += [(it.name, it.written, it.floor, it.verdict, it.note) for it in figures]
     lines = ["| " + " | ".join(row) + " |" for row in rows]

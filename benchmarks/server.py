@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 _CARRIED = Path(__file__).parents[1] / "carried" / "bin"
-# Of this environment, or beside sources that were packed for a GPU.
+# The folder of the programs: beside sources that were packed for a GPU, else that of this environment.
 BIN = _CARRIED if _CARRIED.exists() else Path(sys.executable).parent
 _SERVING = re.compile(r"Serving .* on http://([\d.]+):(\d+)")
 _START_TIMEOUT_S = 180.0

@@ -117,7 +117,7 @@ class Seen:
         self.values: list[torch.Tensor] = []
 
     def attend(self, attention: nn.ModuleDict, x: torch.Tensor) -> torch.Tensor:
-        """What the queries of `x` find; the keys of the first call are those of all positions."""
+        """The attention output for the queries of `x`; the keys of the first call are those of all positions."""
         shape, step = self.shape, len(self.keys)
         query, key, value = (
             attention[name](x).unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)

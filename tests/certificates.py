@@ -15,11 +15,11 @@ class Issued(NamedTuple):
 
     cert: Path
     key: Path
-    # Of the authority.
+    # The certificate of the authority.
     ca: Path
 
     def flags(self, prefix: str = "--") -> list[str]:
-        """Of a shard; of a launcher and a router with the prefix `--replica-`."""
+        """The flags of a shard; with the prefix `--replica-`, those of a launcher and a router."""
         names = ("tls-cert", "tls-key", "tls-ca")
         return [f"{prefix}{name}={file}" for name, file in zip(names, self, strict=True)]
 

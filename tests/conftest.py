@@ -13,7 +13,7 @@ import torch
 # needs it, as gguf says it does and a conversion really does, gets it in processes of their own.
 sys.modules["sentencepiece"] = None  # type: ignore[assignment]
 
-# What is imported stays: a collector that looks at a million objects each time costs a fifth of the time until
+# Imported objects stay: a collector that looks at a million objects each time costs a fifth of the time until
 # `pytest_collection_finish`.
 gc.disable()
 
@@ -36,13 +36,13 @@ _LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those come first: a worker that begins one of them last leaves the others without work."""
+    """These files come first: a worker that begins one of them last leaves the others without work."""
     order = {file: number for number, file in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now is never looked at again, which would cost minutes."""
+    """Objects that are imported by now are never looked at again, which would cost minutes."""
     gc.collect()
     gc.freeze()
     gc.enable()

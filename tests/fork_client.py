@@ -49,7 +49,7 @@ class ForkServer:
         assert self.process.wait(timeout=30) is not None
 
     def leave(self) -> None:
-        """As a launcher that dies."""
+        """Closes the connection, as a launcher that dies."""
         if self._writer >= 0:
             os.close(self._writer)
             self._writer = -1
@@ -122,7 +122,7 @@ class Forked:
         return b"".join(parts).decode()
 
     def lines_until(self, text: str) -> str:
-        """What it wrote, up to this."""
+        """The output of the process, up to this text."""
         read = ""
         while text not in read:
             part = os.read(self._reader, 65536).decode()

@@ -42,7 +42,7 @@ def varlen_attn(
     window_size: tuple[int, int],
     enable_gqa: bool,
 ) -> torch.Tensor:
-    """As `torch.nn.attention.varlen.varlen_attn` of causal attention over packed sequences."""
+    """Stands in for `torch.nn.attention.varlen.varlen_attn`: causal attention over packed sequences."""
     assert window_size[1] == 0
     assert enable_gqa == (query.shape[1] != key.shape[1])
     return _packed(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size[0])
@@ -61,7 +61,7 @@ def flash_attn_varlen_func(
     causal: bool,
     softcap: float,
 ) -> torch.Tensor:
-    """As that of the wheel `fa3-fwd`: the last query at the last key, and no window."""
+    """Stands in for the function of the wheel `fa3-fwd`: the last query is at the last key, and there is no window."""
     assert causal
     spans = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     return _packed(q, k, v, *spans, softmax_scale, -1, softcap)
@@ -92,7 +92,7 @@ def _packed(
 
 
 class _Wrapper:
-    """What both wrappers of FlashInfer share: a paged cache "NHD" by page starts, pages and lengths of last pages."""
+    """The base of both wrappers of FlashInfer: a paged cache "NHD" by page starts, pages and lengths of last pages."""
 
     def __init__(self, workspace: torch.Tensor, kv_layout: str, **_options: Any) -> None:
         assert kv_layout == "NHD"

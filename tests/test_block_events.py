@@ -24,7 +24,7 @@ def _array() -> vllm.EventBatch:
 
 
 def _map() -> vllm.MapEventBatch:
-    """The same, converted by msgspec itself."""
+    """The batch of `_array`, converted by msgspec itself."""
     events = [{"type": type(event).__name__, **msgspec.structs.asdict(event)} for event in _array().events]
     batch: vllm.MapEventBatch = msgspec.convert([1.5, events, 200], type=vllm.MapEventBatch)
     return batch

@@ -47,7 +47,7 @@ _PATH = re.compile(rf"(?:{'|'.join(_ROOTS)})/[\w./*-]*")
 
 
 def paths(text: str) -> list[str]:
-    """What is written as code and begins with a folder of this repository."""
+    """The paths that are written as code and begin with a folder of this repository."""
     return [span for span in spans(text) if _PATH.fullmatch(span)]
 
 
@@ -76,7 +76,7 @@ def test_the_files_of_an_example_have_the_example_in_them(example: str) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """As they are made of headings: lower case, spaces to dashes, other punctuation dropped."""
+    """The anchors of headings: lower case, spaces to dashes, other punctuation dropped."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -177,7 +177,7 @@ def all_sources() -> str:
 
 def occurs(message: str, source: str) -> bool:
     """Whether a source has these words; each `…` stands for what the code fills in."""
-    # What is filled in at the ends says nothing, and to look for it takes long.
+    # A part at an end that the code fills in says nothing, and to look for it takes long.
     words = message.strip("… ").split("…")
     assert sum(character.isalpha() for word in words for character in word) >= _LEAST_LETTERS, message
     return re.search(r"[^\n]{1,100}?".join(map(re.escape, words)), source) is not None
@@ -207,7 +207,7 @@ def test_every_quoted_message_is_one_of_the_code() -> None:
 
 
 def flags_of_ours() -> set[str]:
-    """Those of docs/flags.md, which a test of the launcher compares with its parser."""
+    """The flags in docs/flags.md, which a test of the launcher compares with its parser."""
     return set(re.findall(r"`(--[\w-]+)`", text_of("docs/flags.md")))
 
 
@@ -222,7 +222,7 @@ def test_every_flag_that_replaces_one_of_vllm_exists() -> None:
 @pytest.mark.parametrize("name", PAGE_NAMES)
 def test_every_metric_on_a_page_is_one_of_the_router(name: str) -> None:
     metrics = {re.split(r"[{ *]", span)[0] for span in spans(text_of(name)) if span.startswith("tgi_")}
-    # Of a histogram, a page may name what Prometheus makes of it.
+    # For a histogram, a page may name the metrics that Prometheus derives from it.
     names = ((metric, re.sub(r"_(sum|count|bucket)$", "", metric)) for metric in metrics)
     assert not [name for name, histogram in names if f'"{histogram}' not in all_sources()]
 

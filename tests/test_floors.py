@@ -16,7 +16,7 @@ def test_every_tree_keeps_to_its_floors() -> None:
     assert not found, "\n".join(["", *found])
 
 
-# What follows tests the check itself, on small trees.
+# The tests from here on test the check itself, on small trees.
 
 LOW_AND_HIGH = (Floor("low", ("low/", "__init__.py", "lib.rs")), Floor("high", ("high/", "top.py", "top.rs")))
 

@@ -1,4 +1,4 @@
-"""What measures a GPU is tried on the CPU, in tiny sizes, so that only the numbers differ when it meets a GPU."""
+"""The GPU measurements are tried on the CPU, in tiny sizes, so that only the numbers differ on a GPU."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What no source of the project may use: what turns data into running code, and the time of day for a deadline."""
+"""No source of the project may turn data into running code, or use the time of day for a deadline."""
 
 import re
 from pathlib import Path

@@ -75,7 +75,7 @@ def shake(model: Any) -> None:
             weight_of_norm = is_norm and not name.endswith("bias")
             parameter.normal_(1.0 if weight_of_norm else 0.0, 0.2)
     for name, buffer in model.named_buffers():
-        # What corrects the choice of experts is learned without being a parameter.
+        # The correction of the choice of experts is learned without being a parameter.
         if name.endswith("correction_bias"):
             buffer.normal_(0.0, 0.2)
         elif name.endswith("layer_scalar"):

@@ -8,7 +8,7 @@ import tiny_model
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
 
-# Of the part that sees; each kind has some of these.
+# The options of the vision part; each kind has some of these.
 _SEEING: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_layers": 1,
     "image_size": 32, "patch_size": 8, "depth": 1, "num_heads": 2, "embed_dim": 32, "fullatt_block_indexes": [0],

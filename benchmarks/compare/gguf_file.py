@@ -54,7 +54,7 @@ def write(folder: Path, file: Path, kind: str = "F32") -> None:
 
 
 def add_sizes(writer: GGUFWriter, config: dict[str, Any]) -> None:
-    """What every architecture has."""
+    """Writes the sizes that every architecture has."""
     head_dim = _head_dim(config)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])

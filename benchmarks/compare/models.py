@@ -29,7 +29,7 @@ class Counts(NamedTuple):
 
 
 def count(folder: Path) -> Counts:
-    """Of a folder's matrices; without a head of its own, a model has that of its embedding."""
+    """Counts the weights of a folder's matrices; a model without a head of its own uses its embedding as the head."""
     with safe_open(folder / "model.safetensors", "pt") as tensors:
         shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
     layers = (shape for name, shape in shapes.items() if ".layers." in name and len(shape) == 2)
@@ -51,7 +51,7 @@ def llama_110m(folder: Path) -> None:
 
 
 def llama_500m(folder: Path) -> None:
-    """The same in large: 490M weights in layers, in bfloat16 as such models are published."""
+    """A larger model of the same kind: 490M weights in layers, in bfloat16 as such models are published."""
     config = config_110m()
     config.update({"hidden_size": 1536, "intermediate_size": 4608, "num_hidden_layers": 16, "head_dim": 128})
     _llama(folder, config, torch.bfloat16)

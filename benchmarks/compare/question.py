@@ -27,10 +27,10 @@ class Comparison(NamedTuple):
     """Which models are served by whom, and how often each load comes."""
 
     models: dict[str, Callable[[Path], None]]
-    # Of servers; None means all.
+    # The data types of the servers; None means all.
     dtypes: tuple[str, ...] | None
     repeats: int
-    # Of one stream; as many as run at once where these are more.
+    # The fewest requests of a load, which has at least one for each of its streams.
     fewest_requests: int
     concurrency: tuple[int, ...]
 
@@ -78,7 +78,7 @@ def measure(comparison: Comparison = ALL) -> list[Figure]:
 
 
 def _runs_together(together: list[Contender], model: Path, comparison: Comparison) -> Runs:
-    """Those that are compared with each other, and no more: all at once would need more memory than machines have."""
+    """Runs only the servers that are compared with each other: all at once need more memory than machines have."""
     with ExitStack() as stack:
         served = [it for contender in together if (it := _started(contender, model, stack))]
         check_agreement({it.contender.name: _answer(it) for it in served if _is_exact(it.contender)})

@@ -60,11 +60,11 @@ class Format(NamedTuple):
     bits_of_openvino: tuple[float, float]
 
 
-# What OpenVINO calls them.
+# OpenVINO's names of the data types.
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
-# Scales count: ours of a row, or of 128 weights; llama.cpp's of 32.
 # The folders of the models do not outlive the run: what is made of them would only take room.
 _NOT_KEPT = "--quantize-cache-gb=0"
+# The bits of a weight include its share of the scales: we have one for a row or 128 weights, llama.cpp one for 32.
 FORMATS = (
     Format("float32", ("--dtype=float32",), (32, 32), "F32", (32, 32), "F16", (16, 16)),
     Format("bfloat16", ("--dtype=bfloat16",), (16, 16), "BF16", (16, 16), "F16", (16, 16)),
@@ -199,7 +199,7 @@ def _openvinos(formats: list[Format]) -> list[Contender | Absent]:
 
 
 def _openvino_precision(its: Format) -> str:
-    """Of sums and of the cache: with AVX2 alone it refuses to start with bfloat16."""
+    """The data type of sums and of the cache: with AVX2 alone OpenVINO refuses to start with bfloat16."""
     computes_bfloat16 = "avx512f" in Path("/proc/cpuinfo").read_text()
     return "bfloat16" if its.dtype != "float32" and computes_bfloat16 else "float32"
 

@@ -1,1 +1,1 @@
-"""What a GPU is measured with: parts that run on a bare machine, one line for every result (see HOPPER.md)."""
+"""The benchmarks on a GPU: parts that run on a bare machine and write one line for every result (see HOPPER.md)."""

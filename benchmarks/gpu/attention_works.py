@@ -22,7 +22,7 @@ _IN_ONE_PIECE = {
     "cuDNN in PyTorch": SDPBackend.CUDNN_ATTENTION,
 }
 Lens = list[tuple[int, int]]
-# Of the last token of a sequence and seven drafts behind it, two behind each: what each sees, as the kernels take it.
+# The last token of a sequence and a tree of seven drafts, two after each: what each token sees, as kernels take it.
 _TREE = (-1, *TokenTree(range(7), (ROOT, ROOT, 0, 0, 1, 1, 2)).seen)
 
 

@@ -16,7 +16,7 @@ class SavedModel(NamedTuple):
 
 
 def folder_name(family: str, options: dict[str, Any]) -> str:
-    """Of a carried model: its family, and what differs from the defaults."""
+    """The folder name of a carried model: its family, and the options that differ from the defaults."""
     return "-".join([family, *(f"{name}-{value}" for name, value in sorted(options.items()))])
 
 

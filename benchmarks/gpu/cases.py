@@ -19,7 +19,7 @@ from benchmarks.gpu.run import OutOfTime, Run, cores
 CASES = ROOT / "tests" / "kernels" / "cases"
 # More processes than these only wait for each other's memory.
 _MOST_PROCESSES = 16
-# What a rehearsal runs. None of them has a model, so that it needs nothing that was carried.
+# The cases that a rehearsal runs. None of them has a model, so that it needs nothing that was carried.
 _FEW = (str(CASES), "-k", "test_embedding or test_write_runs")
 
 
@@ -43,7 +43,7 @@ def pytest_command(rehearse: bool = False) -> list[str]:
 
 
 def environment(rehearse: bool) -> dict[str, str]:
-    """Of pytest: one thread in each process, and the interpreter in a rehearsal."""
+    """The environment variables of pytest: one thread in each process, and the interpreter in a rehearsal."""
     path = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     mode = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if rehearse else {}
     # Plugins that other packages of the environment bring take longer to load than most cases.

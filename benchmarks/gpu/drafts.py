@@ -34,7 +34,7 @@ _NO_TREES = "on a GPU heads draft chains, as above"
 
 
 class Sizes(NamedTuple):
-    """Of this part: the larger model and its name, streams at once, how much is generated, positions of a cache."""
+    """The sizes of this part: the larger model's name and widths, streams at once, tokens and runs, cache positions."""
 
     name: str
     widths: Widths

@@ -24,7 +24,7 @@ from benchmarks.gpu.run import Run, release
 
 
 class Sizes(NamedTuple):
-    """Of this part: streams of decodes, the context and the steps of each, prompts; streams beside a chunk of one."""
+    """The sizes of this part: streams of decodes, context and steps of each; prompts; streams beside a chunk of one."""
 
     model: str
     others: tuple[str, ...]
@@ -87,7 +87,7 @@ def load_bench(setting: Setting, device: str) -> EngineBench:
 
 
 def _measure_adapters(measure: Callable[..., None], bench: Once[EngineBench], sizes: Sizes) -> None:
-    """The same steps with none loaded, with some loaded and unused, and with another one in each row.
+    """Measures the same steps with no adapter loaded, with some loaded and unused, and with another one in each row.
 
     The aims: at most 2 % more where they are unused, at most 10 % with one of rank 16 in each of 8 rows.
     """

@@ -1,4 +1,4 @@
-"""What this device can do at best, measured: the floors of everything else are bytes and flops at these rates."""
+"""The best rates of this device, measured: the floors of everything else are bytes and flops at these rates."""
 
 from dataclasses import dataclass
 from functools import cache

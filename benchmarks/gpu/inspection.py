@@ -79,7 +79,7 @@ def _profile(run: Run) -> list[Result]:
 
 
 def _nsys(run: Run) -> list[Result]:
-    """The same steps under Nsight Systems: its file is in the folder of the results."""
+    """Runs the same steps under Nsight Systems; its report is in the folder of the results."""
     nsys = _find("nsys")
     if nsys is None:
         return [Result("report", None, note="nsys is not on this machine")]

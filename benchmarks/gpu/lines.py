@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Task(NamedTuple):
-    """What is measured, and whose implementation of it: the key by which a second run knows what is there."""
+    """A measurement, and whose implementation it measures: the key by which a second run knows which lines exist."""
 
     part: int
     name: str
@@ -84,7 +84,7 @@ class Lines:
         return list(read(self.path)) if self.path.exists() else []
 
     def tasks(self, origin: Origin) -> set[Task]:
-        """What this origin has lines of."""
+        """The tasks that this origin has lines of."""
         return {line.task for line in self.read() if line.origin == origin}
 
 

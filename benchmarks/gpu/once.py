@@ -27,5 +27,5 @@ class Once(Generic[T]):
 
     @property
     def made(self) -> list[T]:
-        """What was made, if it was."""
+        """The result in a list, which is empty until the result is made."""
         return self._made

@@ -12,13 +12,13 @@ from benchmarks.gpu.works import FP8, Case, Sizes, Work, random
 _ELEMENTWISE, _SAMPLING, _EXPERTS = "test_elementwise.py", "test_sampling.py", "test_experts.py"
 _PRODUCTS, _ADAPTERS, _SUMS = "test_fused_linear.py", "test_adapters.py", "test_all_reduce.py"
 _QUANTIZED, _ROUNDED = "test_quantized.py", "test_rounded_products.py"
-# Of each projection of an adapter.
+# The rank of each projection of an adapter.
 _RANK = 16
 _TORCH = ("PyTorch",)
 
 
 def cases(sizes: Sizes) -> list[Case]:
-    """What an 8B Llama runs beside its products, then experts."""
+    """The ops that an 8B Llama runs beside its products, then experts."""
     rows, tokens = sizes.rows, sizes.tokens
     qkv = (sizes.heads + 2 * sizes.kv_heads) * sizes.dim
     found = [
@@ -64,7 +64,7 @@ def _rms_norm(sizes: Sizes, tokens: int) -> Work:
 
 
 def _sum_and_norm(sizes: Sizes) -> Work:
-    """What a rank of 8 computes in a sum over the ranks when the others are there already: all are on this device."""
+    """The sum over 8 ranks and the norm, as one rank computes them; the data of all ranks is there, on this device."""
     rows, row_bytes = min(sizes.rows, 64), 2 * sizes.hidden
     pages = torch.zeros(8, ops.Peers.page_bytes(8, rows, row_bytes), dtype=torch.uint8, device=sizes.device)
     peers = ops.Peers.of(0, pages.unbind(), rows, row_bytes)
@@ -116,7 +116,7 @@ def _product_of_float8(sizes: Sizes, rows: int, is_rounded: bool) -> Work:
 
 
 def _adapters(sizes: Sizes, rows: int, count: int, columns: int, num_parts: int) -> Work:
-    """What adapters add to one layer; rows are divided evenly among them. The floor: their matrices once, or the
+    """Adds adapters to one layer output; rows are divided evenly among them. The floor: their matrices once, or the
     products."""
     table = ops.AdapterTable(count, torch.device(sizes.device))
     first = (torch.arange(columns, device=sizes.device) * num_parts // columns * _RANK).int()
@@ -197,7 +197,7 @@ def _experts(sizes: Sizes, tokens: int, num_experts: int, top_k: int, dim: int, 
 def _experts_of_few_bits(
     sizes: Sizes, tokens: int, num_experts: int, top_k: int, dim: int, inner: int
 ) -> Work:
-    """As `_experts`, with 4 bits for a weight and 8 for 32 of them."""
+    """`_experts` with 4 bits for each weight and an 8-bit scale for each 32 weights."""
     gate_up = ops.ExpertMatrices(
         (_mxfp4(sizes, inner, dim), _mxfp4(sizes, inner, dim)) for _ in range(num_experts)
     )
@@ -221,6 +221,6 @@ def _mxfp4(sizes: Sizes, rows: int, columns: int) -> ops.TableBlocks:
 
 
 def _share(logits: torch.Tensor, top_k: int) -> float:
-    """Of all experts, those that are chosen."""
+    """The share of the experts that at least one token chooses."""
     chosen = ops.route(logits, top_k).expert_ids.flatten()
     return int(chosen.bincount().count_nonzero()) / logits.shape[1]

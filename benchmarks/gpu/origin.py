@@ -16,13 +16,13 @@ _MANIFEST = CARRIED / "manifest.json"
 
 
 def origin(rehearse: bool) -> Origin:
-    """Of this process; a rehearsal measures the CPU."""
+    """The origin of the lines of this process; a rehearsal measures the CPU."""
     device = "CPU (rehearsal)" if rehearse else torch.cuda.get_device_name()
     return Origin(device, commit(), rehearse)
 
 
 def commit() -> str:
-    """Of the packed tree, or of this checkout; with a plus sign where files differ from it."""
+    """The commit of the packed tree or of this checkout, with a plus sign where files differ from it."""
     packed = manifest().get("commit")
     return str(packed) if packed else commit_of(ROOT)
 
@@ -37,7 +37,7 @@ def commit_of(root: Path) -> str:
 
 
 def manifest() -> dict[str, Any]:
-    """What the packed tree says about itself; nothing in a checkout."""
+    """The manifest of the packed tree; empty in a checkout."""
     return dict(json.loads(_MANIFEST.read_text())) if _MANIFEST.exists() else {}
 
 

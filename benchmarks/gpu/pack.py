@@ -24,7 +24,7 @@ import penstock_kernels
 from benchmarks.gpu.origin import ROOT, commit_of
 
 ARCHIVE = ROOT / "target" / "penstock-gpu.tar.gz"
-# What a machine takes from a checkout besides the tree.
+# The most bytes that a machine takes from a checkout besides the tree.
 MOST_BYTES = 64 * 2**20
 PYTHONS = ("3.11", "3.12", "3.13")
 # In the versions of this environment. Those without a version of Python in their names are for all of them.
@@ -43,7 +43,7 @@ _LEFT_OUT = (
     "benchmarks/results/",
     "benchmarks/load/",
 )
-# Of wheels: what is not needed to run them.
+# The file name endings in wheels that are not needed to run them.
 _BULK = (".html", ".pdf", ".pyi", ".h")
 
 

@@ -124,7 +124,7 @@ def _spans(sizes: Sizes, length: int, count: int) -> ops.RecurrentSpans:
 
 
 def _others(given: tuple[Any, ...], shape: tuple[int, int]) -> Call:
-    """The same by its kernels, which take every head's own keys, and the logarithm of what is left."""
+    """The same by kernels of flash-linear-attention, which take keys for every head and the logarithm of the decay."""
     query, key, value, step, beta, decay, state = given
     kind = "kda" if step.dim() == 3 else "gated_delta_rule"
     way = "fused_recurrent" if shape[1] == 1 else "chunk"

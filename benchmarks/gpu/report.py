@@ -34,7 +34,7 @@ def sections(lines: Iterable[Line]) -> list[str]:
 
 
 def latest(lines: Iterable[Line]) -> list[Line]:
-    """Of several lines of one result the last one."""
+    """The last line of each result."""
     found: dict[object, Line] = {}
     for line in lines:
         found[(line.origin, line.task, line.result.what)] = line
@@ -63,7 +63,7 @@ def _part(part: int, lines: list[Line]) -> str:
 
 
 def table(lines: list[Line]) -> str:
-    """As Markdown."""
+    """Formats the lines as a Markdown table."""
     rows = ["| what | | by | measured | floor | share | |", "| --- | --- | --- | ---: | ---: | ---: | --- |"]
     for line in lines:
         result = line.result

@@ -1,4 +1,4 @@
-"""What a part measures with: it skips what is there, notes what it begins, and turns what fails into a line."""
+"""Runs the tasks of a part: skips those with lines, notes each that it begins, and turns failures into lines."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from benchmarks.gpu.lines import Line, Lines, Origin, Result, Task
 from benchmarks.gpu.origin import origin
 
 _OURS = "penstock"
-# Of the begin and of the end of an error's message.
+# The most characters of the beginning, and of the end, of an error message.
 _MOST_TEXT = 600
 _DEVICE_ERRORS = ("CUDA error", "CUDA driver error", "device-side assert", "illegal memory access")
 
@@ -39,7 +39,7 @@ class Run:
         self._deadline = time.monotonic() + seconds
         self.match = match
         self._begun = Begun(out, part)
-        # What was begun and never ended, in this run or in one before: it may end this process, too, so it comes last.
+        # A task that began and never ended, in this run or one before: it may end this process, too, so it comes last.
         self.postponed: Task | None = self._begun.task
         self._there = self.lines.tasks(self.origin)
 
@@ -108,7 +108,7 @@ def is_of_device(message: str) -> bool:
 
 
 def cores() -> int:
-    """Of this machine, as far as this process may use them."""
+    """The number of this machine's cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

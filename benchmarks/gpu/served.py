@@ -17,7 +17,7 @@ from benchmarks.server import BIN, Server
 
 
 class Sizes(NamedTuple):
-    """Of this part: models, clients at once, requests of each client, tokens in and out."""
+    """The sizes of this part: models, clients at once, requests of each client, tokens in and out."""
 
     models: tuple[str, ...]
     clients: tuple[int, ...]
@@ -30,7 +30,7 @@ REAL = Sizes(("llama-3.1-8b", "qwen3-0.6b"), (64, 1, 8, 256), 3, 1024, 128)
 TINY = Sizes(("tiny",), (2,), 2, 32, 8)
 
 
-# What is special about a server, and its flags; a rehearsal has the first.
+# The name of each way to serve, and its flags; a rehearsal has only the first.
 _WAYS = {"as it comes": (), "fp8 cache": ("--kv-cache-dtype=fp8",)}
 
 

@@ -20,7 +20,7 @@ from benchmarks.gpu.origin import ROOT, manifest
 from benchmarks.gpu.run import OutOfTime, Run, cores
 from benchmarks.server import BIN
 
-# What a shard imports that torch does not bring, and what a server is made of.
+# The modules that a shard imports and torch does not bring; then the packages and programs of a server.
 _IMPORTS = ("grpc", "grpc_health.v1.health", "google.protobuf", "llguidance", "safetensors", "pytest")
 _PACKAGES = ("penstock_kernels", "penstock_server.load.load_engine", "penstock_server.rpc.service")
 _PROGRAMS = ("launcher", "penstock-router", "penstock-bench")
@@ -40,7 +40,7 @@ def run(run: Run) -> None:
 
 
 def _machine(run: Run) -> list[Result]:
-    """What was found, in words; the number is that of the cores."""
+    """Describes the machine in the note; the number is that of the cores."""
     import triton
 
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, Triton {triton.__version__}"

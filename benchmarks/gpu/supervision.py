@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.gpu.parts import DEVICE_LOST, FINISHED, OUT_OF_TIME, PARTS
 from benchmarks.gpu.report import write_page
 
-# What was begun when the time is over may end, so that its result is not lost, within this many seconds.
+# A task that is running when the time is over has this many seconds to end, so that its result is not lost.
 _GRACE_S = 10.0
 # So many processes in a row may die without a result. The second one says what the first one died of.
 _MOST_FRUITLESS = 3
@@ -23,7 +23,7 @@ _MOST_FRUITLESS = 3
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says: the folder, the mode, seconds for each part, a text that names must have."""
+    """The options of the command line: the folder, the mode, seconds for each part, a text that names must contain."""
 
     out: Path
     rehearse: bool
@@ -40,7 +40,7 @@ def run_part(number: int, options: Options) -> bool:
         fruitless = 0 if _size(options) > size else fruitless + 1
         if code in (FINISHED, OUT_OF_TIME) or fruitless == _MOST_FRUITLESS:
             break
-        # What was begun gets a line with this, and the rest goes on in a new process.
+        # The task that had begun gets a line with this code, and the rest goes on in a new process.
         died, size = 0 if code == DEVICE_LOST else code, _size(options)
     write_page(options.out)
     print(f"== part {number}: {'complete' if code == FINISHED else 'not complete, run it again'}", flush=True)
@@ -48,7 +48,7 @@ def run_part(number: int, options: Options) -> bool:
 
 
 def _size(options: Options) -> int:
-    """Of the lines: it grows with every result."""
+    """The size of the file of lines, in bytes: it grows with every result."""
     path = options.out / "lines.jsonl"
     return path.stat().st_size if path.exists() else 0
 

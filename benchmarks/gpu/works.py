@@ -1,4 +1,4 @@
-"""What the sweep times, as data: a call, what it needs at least, its rivals; and the sizes of a sweep."""
+"""The data of the sweep: each call to time, the bytes and flop that it needs, its rivals; and the sizes of a sweep."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Latents(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a sweep: an 8B Llama's on a GPU, a few numbers where kernels are interpreted."""
+    """The sizes of a sweep: those of an 8B Llama on a GPU, small ones where kernels are interpreted."""
 
     device: str
     # Query heads, key heads, and the width of each; positions of a block.
@@ -61,14 +61,14 @@ class Sizes(NamedTuple):
     skewed: tuple[int, int, int]
     # Tokens, and the context that they end.
     prompts: tuple[tuple[int, int], ...]
-    # Of products beside a norm.
+    # The row counts of matrix products with few rows.
     few_rows: tuple[int, ...]
     # Rows, and different adapters among them.
     adapters: tuple[tuple[int, int], ...]
     latents: Latents
-    # Of experts: tokens, experts, experts of a token, width, inner width.
+    # For experts: tokens, experts, experts of a token, width, inner width.
     experts: tuple[tuple[int, int, int, int, int], ...]
-    # Of recurrent layers: tokens of each sequence (1: a decode) and sequences; then
+    # For recurrent layers: tokens of each sequence (1: a decode) and sequences; then
     # key heads, heads, width of each;
     delta: tuple[tuple[int, int, int, int, int], ...]
     # heads, width of each;

@@ -38,19 +38,19 @@ impl Answered {
     }
 }
 
-/// What the shard pretends to compute on.
+/// The device that the shard simulates.
 #[derive(Clone, Copy)]
 pub struct Device {
-    /// What a step takes at least; may be zero.
+    /// The fixed time of each step; may be zero.
     pub step: Duration,
-    /// What each token position adds.
+    /// The time that each token position adds.
     pub token: Duration,
     /// KV blocks of its cache.
     pub num_blocks: u32,
 }
 
 impl Device {
-    /// What takes no time, or the same for each step.
+    /// A device whose steps all take the same time, or none.
     pub fn steady(step: Duration) -> Self {
         Self { step, token: Duration::ZERO, num_blocks: 400_000 }
     }

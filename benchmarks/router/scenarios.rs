@@ -188,7 +188,7 @@ pub async fn many_streams(served: &Served, num_streams: u64) -> io::Result<Figur
         .with("router_peak_mib", served.peak_mib()))
 }
 
-/// The same load on a server that sends a constant: the time of the client, the loopback and this program's threads.
+/// Runs the load on a server that sends a constant: measures the client, the loopback and this program's threads.
 pub async fn measuring_alone(load: &Load) -> io::Result<Figures> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

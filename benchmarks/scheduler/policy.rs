@@ -15,7 +15,7 @@ pub fn step_micros(tokens: f64, attended: f64) -> f64 {
     4000.0 + 20.0 * tokens + 0.004 * attended
 }
 
-/// What is promised to clients.
+/// The limits of latency that are promised to clients, in seconds.
 const MAX_TTFT: f64 = 1.0;
 const MAX_MEAN_ITL: f64 = 0.05;
 

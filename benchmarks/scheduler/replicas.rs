@@ -19,7 +19,7 @@ const PREFIX_LEN: u32 = 800;
 /// Half of the prefixes fit.
 const NUM_BLOCKS: u32 = 750;
 
-/// What `python -m benchmarks replicas` has its shards take: 20 ms a step, and 0.2 ms a token.
+/// The step time of the shards in `python -m benchmarks replicas`: 20 ms a step, and 0.2 ms a token.
 fn step_seconds(tokens: u32) -> f64 {
     0.02 + 0.0002 * f64::from(tokens)
 }

@@ -19,7 +19,7 @@ const NUM_JOBS: u32 = 1500;
 const NUM_BLOCKS: u32 = 24_000;
 /// An 8B model in 16 bits: 128 KiB a token.
 const BLOCK_BYTES: f64 = 16.0 * 131_072.0;
-/// What a copy takes beside its bytes: three processes are told of it.
+/// The fixed time of a copy, whatever its bytes: three processes are told of it.
 const COPY_SECONDS: f64 = 0.002;
 
 struct Job {
@@ -52,7 +52,7 @@ struct Transfer {
     pairs: Vec<(BlockId, BlockId)>,
 }
 
-/// What clients saw.
+/// The latencies and rates that clients saw, and the use of the links.
 #[derive(Default)]
 struct Seen {
     ttft: Vec<f64>,

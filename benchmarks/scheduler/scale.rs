@@ -19,7 +19,7 @@ const NUM_STEPS: usize = 2000;
 /// Steps of each replica that are not measured: those with prompts.
 const NUM_FIRST: usize = 4;
 const NUM_PLACED: u32 = 200;
-/// What a replica does in a second: an 8B model on a GPU that is half busy.
+/// Steps and requests per second of each replica: an 8B model on a GPU that is half busy.
 const STEPS: f64 = 50.0;
 const REQUESTS: f64 = 2.0;
 
@@ -30,7 +30,7 @@ struct Replica {
 
 /// Prints a line for each number of replicas.
 pub fn measure() {
-    // Behind more replicas fewer find memory that was given back, and nothing is seen of what they keep.
+    // Fewer replicas after more reuse the memory that those freed, so the memory that they keep does not show.
     for num_replicas in [10_000, 4096, 512, 64, 8, 1] {
         measure_replicas(num_replicas);
     }
@@ -53,7 +53,7 @@ fn measure_replicas(num_replicas: u32) {
     );
 }
 
-/// What something keeps in memory, in bytes, and that.
+/// Returns the bytes by which `make` increases the resident memory, and what it made.
 fn kept<Made>(make: impl FnOnce() -> Made) -> (f64, Made) {
     let before = resident_bytes();
     let made = make();

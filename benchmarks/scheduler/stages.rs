@@ -113,7 +113,7 @@ fn micros_of(plan: &Plan) -> f64 {
     step_micros(tokens, attended)
 }
 
-/// What clients see, and how long it takes.
+/// Simulates the load: returns what clients see, and how many seconds it takes.
 fn served(load: &Load, setup: Setup) -> (Seen, f64) {
     let (mut server, mut seen, mut dice) = (Server::new(setup), Seen::default(), Dice(7));
     let between = |(from, to): (f64, f64), part: f64| (from + (to - from) * part) as u32;

@@ -1,4 +1,4 @@
-"""What LoRA adapters of rank 16 cost on a CPU.
+"""The cost of LoRA adapters of rank 16 on a CPU.
 
 Decode steps of one engine in this process: none loaded, eight in eight rows, and eight loaded and unused; of layers as
 an 8B-parameter model has them, and of a small model, whose weights are few beside those of eight adapters. And a whole
@@ -35,13 +35,13 @@ _NUM_ROWS = 8
 _RANK = 16
 _ROUNDS, _STEPS, _UNMEASURED = 36, 4, 2
 _PROMPT_LEN, _BLOCK, _MAX_LEN = 16, 16, 512
-# Of the server: adapters that it knows, those that are asked for, and the requests of a run.
+# For the server: the adapters that it knows, the adapters that requests ask for, and the requests of a run.
 _NUM_KNOWN, _NUM_USED = 500, 50
 _RUNS, _NUM_REQUESTS, _NUM_CHARACTERS, _NUM_NEW = 9, 40, 64, 16
 
 
 class _Cost(NamedTuple):
-    """Of one step, in milliseconds."""
+    """The cost of one step, in milliseconds."""
 
     wall: float
     processor: float

@@ -18,7 +18,7 @@ from benchmarks.server import Server
 from benchmarks.serving.decoding import tokens_per_second
 
 _REPEATS = 5
-# Of a request.
+# The context length of each request.
 _CONTEXT_LEN = 512
 # It guesses how text is split by how it splits one long text, which a tokenizer of single characters does not know.
 _CONVERT = """

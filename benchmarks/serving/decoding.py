@@ -81,7 +81,7 @@ def _memory(reference: Any, dtype: str) -> Figure:
 
 
 async def tokens_per_second(address: tuple[str, int], count: int, number: int) -> float:
-    """Of so many requests at once.
+    """The tokens per second of `count` concurrent requests.
 
     One character is one token; prompts differ from the first on, so that no prefix is in the cache.
     """

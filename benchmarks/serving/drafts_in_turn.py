@@ -1,4 +1,4 @@
-"""The same requests to a server with drafts and to one without, in turn, so that what else the machine does meets both.
+"""Sends the same requests in turn to a server with drafts and to one without: other load of the machine affects both.
 
 Needs no transformers: a bare machine with a GPU runs it, too.
 """
@@ -14,7 +14,7 @@ from benchmarks.streams import Stream, complete
 
 
 class Text(NamedTuple):
-    """What is generated, and how: fields of the request. `least_at_one`: floor of the ratio by one stream.
+    """A kind of output, and the fields of its requests. `least_at_one`: floor of the ratio with one stream.
 
     `prompts`: each stream asks some of them, one after the other, whose answers end by themselves. Without, it asks for
     one text behind a prompt that says nothing.

@@ -18,7 +18,7 @@ from benchmarks.streams import Stream, StreamFailed, complete
 
 _NUM_STREAMS = 4
 _NUM_TOKENS = 400
-# Of the fifth stream. A plain one has so many that it takes about as long as the others.
+# The most tokens of a hostile fifth stream. A plain fifth stream has as many as the others.
 _NUM_HOSTILE = 1_900
 _NUM_ROUNDS = 3
 # A fifth stream is cut off then: what it costs the others grows with its text, and ends with its failure.

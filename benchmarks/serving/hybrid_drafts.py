@@ -13,7 +13,7 @@ from benchmarks.serving.drafts_in_turn import Text
 from benchmarks.serving.speculation import USUAL, compare
 
 TITLE = "Drafted tokens: a model with recurrent layers with drafts and without, 128 tokens out (CPU)"
-# Of three tokens that are far likelier than all others the last few soon come again. Drafts that are right must pay.
+# Three tokens are far likelier than all others, so the last few tokens soon repeat. Drafts must not be slower here.
 _REPEATING = Text("text that repeats", {"logit_bias": {"40": 60, "41": 60, "42": 60}}, 1.0)
 _DRAWN = Text("text that does not", {"temperature": 1.2})
 

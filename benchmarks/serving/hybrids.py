@@ -35,7 +35,7 @@ _MOST_GROWTH = 1.1
 _ROUNDS = 100
 _WARM_UP = 10
 _BLOCK_SIZE = 64
-# Of transformers' tokens/s and llama.cpp's, one request and four at once.
+# The lowest multiples of transformers' and llama.cpp's tokens/s that pass, for one request and for four at once.
 _FLOORS, _FLOORS_OF_LLAMA_CPP = {1: 2.0, 4: 2.0}, {1: 1.0, 4: 1.0}
 # Shapes, and what llama.cpp's converter is to be told about them; None: it wants the published vocabulary.
 _SHAPES: tuple[tuple[str, Callable[[Path], Path], tuple[str, ...] | None], ...] = (

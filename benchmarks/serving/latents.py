@@ -23,7 +23,7 @@ from benchmarks.serving import random_model
 _BLOCK_SIZE = 64
 _ROUNDS = 20
 _WARM_UP = 5
-# Of the reference's time, by rows and context.
+# The lowest multiple of the reference's speed that passes, by rows and context.
 _FLOORS = {(1, 100): 1.2, (8, 100): 1.2, (1, 4000): 2.0, (8, 4000): 2.0}
 
 

@@ -101,7 +101,7 @@ def make_next(folder: Path) -> Path:
 
 
 def make_latent(folder: Path) -> Path:
-    """As large."""
+    """Write a model that attends to latents, as large as the one of `make_next`."""
     config = DeepseekV3Config(
         **_SPARSE,
         num_key_value_heads=8,
@@ -116,7 +116,7 @@ def make_latent(folder: Path) -> Path:
         qk_nope_head_dim=64,
         v_head_dim=64,
     )
-    # As in published files; transformers knows no other.
+    # Published files name this function; transformers knows no other.
     config.scoring_func = "sigmoid"
     return _save(folder, _tokenizer(), DeepseekV3ForCausalLM, config)
 

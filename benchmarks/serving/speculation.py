@@ -33,7 +33,7 @@ _LEAST_AT_SATURATION, _SATURATED = 0.98, 16
 
 
 class NumPairs(NamedTuple):
-    """Of runs with drafts and without."""
+    """The numbers of pairs of runs, one run of each pair with drafts and one without."""
 
     usual: int
     at_saturation: int

@@ -55,7 +55,7 @@ async def _ours(address: tuple[str, int], number: int) -> float:
 
 
 class _Transformers:
-    """The same weights in the same type, with as many threads."""
+    """The same model in transformers: the same weights, data type and number of threads."""
 
     def __init__(self) -> None:
         self._tokenizer = Tokenizer.from_file(str(_MODEL / "tokenizer.json"))

@@ -21,7 +21,7 @@ _MODEL, _CONFIG = "model.safetensors", "config.json"
 # Questions to the demo model, in words that neither it nor its heads were trained with.
 _NUM_QUESTIONS, _SEED = 1500, 11
 
-# Of three tokens that are far likelier than all others the last few soon come again.
+# Three tokens are far likelier than all others, so the last few tokens soon repeat.
 REPEATING = Text(
     "by n-gram, text that repeats",
     {"logit_bias": {"300": 60, "301": 60, "302": 60}},
@@ -49,7 +49,7 @@ def by_model(folder: Path, name: str, is_right: bool = False) -> Way:
 
 
 def by_heads() -> list[Way]:
-    """As chains and as trees."""
+    """The heads of MEDUSA and of EAGLE, which draft chains and trees."""
     trees = "--speculate-branches=3"
     ways = []
     for name, flag in (
@@ -62,7 +62,7 @@ def by_heads() -> list[Way]:
 
 
 def _answers(name: str) -> Text:
-    """What the heads were trained for."""
+    """Answers to questions, which the heads were trained for."""
     return Text(name, {}, prompts=_questions())
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import pad
 
 DEMO = Path(penstock_server.__file__).parent / "demo_model"
-# Of the demo model.
+# The sizes of the demo model.
 _OLD_SIZE, _HEAD_DIM, _OLD_LAYERS, _VOCAB = 192, 64, 4, 2048
 _CONFIG = "config.json"
 
@@ -35,12 +35,12 @@ class Widths(NamedTuple):
 
     @property
     def norm_scale(self) -> float:
-        """What the weights of a norm are multiplied by."""
+        """The factor by which the weights of a norm are multiplied."""
         return math.sqrt(_OLD_SIZE / self.size)
 
     @property
     def num_parameters(self) -> int:
-        """Of the model, whose embedding is its head, too."""
+        """The number of parameters of the model, whose embedding is also its head."""
         size, matrices = self.size, 4 * self.heads * _HEAD_DIM + 3 * self.intermediate
         return _VOCAB * size + self.layers * (matrices + 2) * size + size
 

@@ -1,1 +1,1 @@
-"""What a decode step costs on a shard beside its computation: by part, and by thread over the socket."""
+"""The cost of a decode step on a shard beside its computation: by part, and by thread over the socket."""

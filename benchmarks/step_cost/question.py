@@ -1,4 +1,4 @@
-"""What a decode step costs beside its computation, with a model of no size."""
+"""The cost of a decode step beside its computation, with a model of no size."""
 
 from pathlib import Path
 from statistics import median

@@ -17,14 +17,14 @@ from benchmarks.step_cost import scene
 
 _RUN = "/penstock.engine.v1.Engine/Run"
 _NUM_WARM, _NUM_COUNTED = 100, 400
-# As the router sends them.
+# The number of plans in flight, the same as with the router.
 _IN_FLIGHT = 2
 _START_TIMEOUT_S = 120.0
 STEPPING = "stepping"
 
 
 class Cost(NamedTuple):
-    """Of one step, in microseconds."""
+    """The cost of one step, in microseconds."""
 
     wall: float
     # Processor time of the thread that steps, and of all others together.
@@ -41,7 +41,7 @@ class Shard:
         self._epoch = 0
 
     def cost(self, num_rows: int, sampling: str, pause_s: float = 0.0) -> Cost:
-        """Of a decode step of so many rows; `pause_s` passes before each plan, as if a larger model computed."""
+        """The cost of a decode step of `num_rows` rows; `pause_s` passes before each plan, as if a larger model ran."""
         self._epoch += 1
         plans: SimpleQueue[bytes | None] = SimpleQueue()
         outcomes = self._channel.stream_stream(_RUN)(iter(plans.get, None))

@@ -1,4 +1,4 @@
-"""What docs/life-of-a-request.md lists."""
+"""The files that docs/life-of-a-request.md lists."""
 
 import re
 from pathlib import Path

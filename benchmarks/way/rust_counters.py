@@ -22,7 +22,7 @@ _MAGIC = 0xFF6C70726F667281
 _HEADER = struct.Struct("<16Q")
 _VERSION_BITS = 56
 _VERSIONS = (10, 11, 12, 13)
-# Of a function: hash of its name, hash of its body, distance of its counters, three pointers more, number of counters,
+# A function: hash of its name, hash of its body, distance of its counters, three pointers more, number of counters,
 # and what is not read here.
 _FUNCTION = struct.Struct("<QQQQQQI3HHI")
 
@@ -47,7 +47,7 @@ class Counters:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of the one process that runs and writes a profile with its number to this folder."""
+        """Reads the counters of the one running process whose profile, named by its process id, is in this folder."""
         [file] = (file for file in folder.glob("*.profraw") if Path("/proc", file.stem).exists())
         return cls(file.read_bytes())
 

@@ -23,7 +23,7 @@ _RUST_FOLDER = "/usr/local/rust"
 
 
 def make_base_images(buildah: Buildah) -> None:
-    """Those that are not there yet."""
+    """Makes the base images that are not there yet."""
     if not buildah.has(DEBIAN):
         say(f"making {DEBIAN} by debootstrap")
         _make_debian(buildah)

@@ -17,7 +17,7 @@ _WHEELS = "localhost/penstock-wheels"
 
 @dataclass(frozen=True)
 class Layer:
-    """What one step added to an image."""
+    """A layer that one step of the build added to an image."""
 
     num_bytes: int
     step: str

@@ -42,7 +42,7 @@ OF_THE_CHART = {
 
 
 def launcher_flags() -> dict[str, str]:
-    """Those that do something, with their defaults."""
+    """The flags of the launcher that have an effect, with their defaults."""
     page = (_ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
     ours = page.split("## Flags of text-generation-inference")[0]
     rows = re.findall(r"^\| (?:`-\w`, )?`--([\w-]+)`[^|]*\|[^|]*\|([^|]*)\|", ours, re.MULTILINE)

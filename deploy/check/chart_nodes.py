@@ -1,4 +1,4 @@
-"""What the schemas cannot say of a replica of several machines: which of its pods serve, and who reaches whom."""
+"""Checks of a replica of several machines that schemas cannot express: which pods serve, and who reaches whom."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ _OF_THE_LEADER = ("ports", "startupProbe", "readinessProbe", "livenessProbe", "l
 
 
 def check(render: Callable[..., str]) -> None:
-    """Of a documented set of values with several machines, which `render` takes further values for."""
+    """Checks a documented set of values with several machines; `render` takes further values for it."""
     documents = _by_kind(render())
     _require("Deployment" not in documents, "a LeaderWorkerSet in place of the Deployment")
     nodes = documents["LeaderWorkerSet"]

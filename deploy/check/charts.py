@@ -115,7 +115,7 @@ class Tools:
         run(self._bin / "helm", "lint", "--strict", "--kube-version", _KUBERNETES[-1], CHART)
 
     def check(self, kubernetes: str, manifests: str) -> str:
-        """What kubeconform says; an error where it refuses something or knows no schema."""
+        """Returns the output of kubeconform; raises an error where it refuses something or knows no schema."""
         name = "{{.ResourceKind}}{{.KindSuffix}}.json"
         places = (f"{self._kinds.resolve()}/{kubernetes}/{name}", f"{self._kinds.resolve()}/{name}")
         locations = [part for place in places for part in ("-schema-location", place)]
@@ -157,7 +157,7 @@ def _closed(schema: Any) -> Any:
     if isinstance(schema.get("properties"), dict) and not is_open:
         closed["additionalProperties"] = False
     if schema.get("type") == "object" and "properties" not in schema and not is_open:
-        # Of `metadata`, which Kubernetes itself checks.
+        # The schema of `metadata`, which Kubernetes itself checks.
         closed["additionalProperties"] = True
     return closed
 

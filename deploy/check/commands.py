@@ -11,7 +11,7 @@ class CommandError(Exception):
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
-    """What the program writes to stdout."""
+    """Runs the program and returns what it writes to stdout."""
     line = [str(part) for part in command]
     done = subprocess.run(line, env={**os.environ, **(env or {})}, capture_output=True, text=True)
     if done.returncode:

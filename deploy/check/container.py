@@ -64,7 +64,7 @@ class Container:
         return self._runtime.poll() is None
 
     def is_healthy(self) -> bool:
-        """What the image's own health check says."""
+        """Whether the image's own health check succeeds."""
         inside = ("nsenter", "--target", str(self._process()), "--mount", "--pid", "--net")
         done = subprocess.run([*inside, *self._as_user, *self._image.health_check], capture_output=True)
         return done.returncode == 0

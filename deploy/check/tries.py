@@ -1,4 +1,4 @@
-"""What the containers of the images must do. Each is a function that raises CommandError where they do not."""
+"""Checks of the containers of the images. Each is a function that raises CommandError where a container fails it."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What drafts for the demo model: its files, and a step of its training."""
+"""The drafters of the demo model: their files, and a step of their training."""
 
 import json
 from pathlib import Path

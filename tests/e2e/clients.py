@@ -120,7 +120,7 @@ class Traffic:
         self._server = server
         self._choose = choose
         self._ending = threading.Event()
-        # Of all requests, in the order in which they ended.
+        # The records of all requests, in the order in which they ended.
         self.records: list[Record] = []
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(num_clients)]
 

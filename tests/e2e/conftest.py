@@ -60,7 +60,7 @@ def identity(tmp_path: Path) -> tuple[Path, Path]:
         pytest.skip("openssl, which makes the certificate, is not installed")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days=2", "-subj=/CN=localhost"]
-    # What is no authority: rustls takes the certificate of one for no server's.
+    # The certificate is not one of an authority: rustls accepts none of those as the certificate of a server.
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"]
     subprocess.run([*command, *names, "-out", cert, "-keyout", key], check=True, capture_output=True)
     return cert, key

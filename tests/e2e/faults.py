@@ -1,4 +1,4 @@
-"""What is done to a running server: processes killed and stopped, shards that answer what is wrong."""
+"""The faults of a running server: processes killed and stopped, shards that answer what is wrong."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ STABLE_S = 2.2
 
 
 def flags(tmp: Path, model: Path, max_concurrent: int = MAX_CONCURRENT) -> list[str]:
-    """Of a server with every fault hook."""
+    """The flags of a server with every fault hook."""
     vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
     return [
         f"--model-id={model}",
@@ -48,7 +48,7 @@ def flags(tmp: Path, model: Path, max_concurrent: int = MAX_CONCURRENT) -> list[
 
 
 def hold_flag(tmp: Path) -> str:
-    """Of a server with this run folder whose streams can be held."""
+    """The flag of a server with this run folder whose streams can be held."""
     return f"--fault=hold:{hold_file(tmp)}:{HOLD_FROM}"
 
 
@@ -113,7 +113,7 @@ def _find(server: Launched, argument: str) -> int:
     found: list[int] = []
 
     def look() -> bool:
-        # What was found is kept: to look again is to miss a process that has ended in between.
+        # Found processes are kept: to look again is to miss a process that has ended in between.
         found[:] = [pid for pid in server.children() if argument in arguments(pid)]
         return bool(found)
 
@@ -150,7 +150,7 @@ def num_requests(server: Launched) -> int:
 
 
 def replicas(server: Launched) -> list[dict[str, Any]]:
-    """What the server tells of each."""
+    """The statistics that the server reports of each replica."""
     told: list[dict[str, Any]] = json.loads(server.get("/stats")[1])["replicas"]
     return told
 
@@ -199,7 +199,7 @@ def _order(kind: str, rank: int) -> Fault:
     return lambda server: order(server, kind, rank)
 
 
-# Those of which one is drawn, by name.
+# The faults of which one is drawn, by name.
 RANDOM: dict[str, Fault] = {
     "kill rank 0": _kill(0),
     "kill rank 1": _kill(1),

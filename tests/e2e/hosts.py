@@ -68,7 +68,7 @@ class Host:
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """As when its power fails, but that the others are told."""
+        """Kills all of its processes, as when its power fails, except that the other hosts are told."""
         while self.pids():
             self.signal(signal.SIGKILL)
 

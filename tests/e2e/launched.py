@@ -30,7 +30,7 @@ def environment(tmp: Path) -> dict[str, str]:
 
 
 class Server:
-    """What answers at an address."""
+    """A server that answers at an address."""
 
     address: tuple[str, int] | None = None
 

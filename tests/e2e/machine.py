@@ -1,4 +1,4 @@
-"""What a machine does to its processes: sets the time, and kills who takes too much memory."""
+"""The actions of a machine on its processes: it sets the time, and kills those that take too much memory."""
 
 import mmap
 import resource

@@ -31,7 +31,7 @@ class Proxied(Server):
 
     @property
     def stderr(self) -> str:
-        """What it has written to stderr so far."""
+        """The text that it has written to stderr so far."""
         self._log.seek(0)
         return self._log.read()
 

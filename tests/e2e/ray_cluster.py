@@ -54,7 +54,7 @@ class RayCluster:
         paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
         # Said here, because Ray would else look for a token in the home folder.
         token = ("RAY_AUTH_MODE=token", f"RAY_AUTH_TOKEN={secrets.token_hex()}")
-        # What a driver needs, too: `env` with these words.
+        # The command that a driver needs, too: `env` with these words.
         self.environment = ("env", f"PYTHONPATH={':'.join(paths)}", *token)
         head = ("--head", f"--port={_PORT}", f"--temp-dir={self.folder}", "--include-dashboard=false")
         self._join([hosts[0]], lambda host: self._begin(host, host.under, *head, "--num-cpus=0"))
@@ -99,7 +99,7 @@ class RayCluster:
         return host
 
     def ranks(self, host: Host) -> list[int]:
-        """Those that the machine computes."""
+        """The ranks that the machine computes."""
         words = [word for pid in host.pids() for word in arguments(pid)]
         return sorted(int(word.removeprefix("--rank=")) for word in words if word.startswith("--rank="))
 

@@ -1,4 +1,4 @@
-"""What listens on TCP, as the system's tables have it."""
+"""The sockets that listen on TCP, from the tables of the system."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ def addresses(table: str) -> dict[str, Address]:
 
 
 def listening(pid: int) -> set[Address]:
-    """Of one process, which must listen on IPv4 alone."""
+    """The addresses on which one process listens; it must use IPv4 alone."""
     owned = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         owned.add(os.readlink(descriptor))

@@ -54,7 +54,7 @@ def make_adapter(folder: Path, seed: int, spoiled: bool = False) -> Path:
 
 
 def merged_ids(model: Path, adapter: Path, prompt: str, num_tokens: int) -> list[int]:
-    """What transformers generates greedily with the adapter's matrices added to the weights."""
+    """The tokens that transformers generates greedily with the adapter's matrices added to the weights."""
     merged: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     tensors = load_file(adapter / "adapter_model.safetensors")
     with torch.no_grad():

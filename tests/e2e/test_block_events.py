@@ -32,7 +32,7 @@ Message = tuple[int, vllm.EventBatch]
 
 @dataclass
 class Account:
-    """What a reader knows of the caches from events alone, for each rank."""
+    """The state of the caches that a reader knows from events alone, for each rank."""
 
     blocks: dict[int, dict[int, tuple[int | None, list[int]]]] = field(default_factory=dict)
     num_removed: int = 0
@@ -97,7 +97,7 @@ class Reader:
         return int.from_bytes(number, "big"), msgspec.msgpack.decode(payload, type=vllm.EventBatch)
 
     def again(self, start: int) -> list[Message]:
-        """What was published from this number on."""
+        """The messages that were published from this number on."""
         messages: list[Message] = []
         with self.asking(zmq.DEALER) as asking:
             asking.send_multipart([b"", start.to_bytes(8, "big")])

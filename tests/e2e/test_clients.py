@@ -149,7 +149,7 @@ def test_anthropic_answers(url: str) -> None:
         assert whole.content[0].type == "text"
         assert text == whole.content[0].text
         counted = client.messages.count_tokens(model="tgi", messages=[{"role": "user", "content": "hello"}])
-        # What was in the cache is told apart.
+        # Tokens that were in the cache are reported separately.
         cached = whole.usage.cache_read_input_tokens or 0
         assert counted.input_tokens == whole.usage.input_tokens + cached
 

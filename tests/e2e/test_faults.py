@@ -64,7 +64,7 @@ def test_a_stopped_rank_is_noticed_and_replaced(server: Launched, oracle: Oracle
 
 def test_a_rank_that_is_stopped_while_it_starts_again_is_replaced(server: Launched, oracle: Oracle) -> None:
     first = faults.shard(server, 0)
-    # What is held does not get ready: its start does not end before it is stopped.
+    # While streams are held, no shard that starts gets ready: this start does not end before it is stopped.
     with faults.held_load(server, BODIES) as load:
         faults.kill(first)
         faults.time_until(lambda: faults.is_gone(first), 1.0 * SLACK)

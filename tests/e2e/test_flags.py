@@ -1,4 +1,4 @@
-"""What the launcher tells the shards is what their parser understands, and --json-output reaches every process."""
+"""The shards' parser understands all flags that the launcher passes, and --json-output reaches every process."""
 
 import json
 import shutil

@@ -18,7 +18,7 @@ from e2e.conftest import Launch
 from e2e.launched import Launched, events
 from e2e.oracle import SLACK, check_nothing_is_left
 
-# What may come next takes longer with every token: to find it out takes the cube of their number.
+# To find the tokens that may come next takes longer with every token: the cube of their number.
 AMBIGUOUS = {"type": "grammar", "value": 'start: e\ne: e e e | e e | "x"'}
 # From about this token on, what comes next is computed by a thread of a low priority.
 LONG_FROM = 120

@@ -30,7 +30,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Issued:
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Issued:
-    """Of another authority, with the same name."""
+    """The files of another authority, with the same name."""
     return Authority(tmp_path_factory.mktemp("tls") / "theirs").issue()
 
 

@@ -98,7 +98,7 @@ def cluster(hosts: list[Host], model: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    """The same model in two shards of one machine."""
+    """A server of the same model in two shards of one machine."""
     with two_shards_here(tmp_path_factory.mktemp("one"), model, MAX_CONCURRENT) as launched:
         yield launched
 

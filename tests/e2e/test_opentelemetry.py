@@ -101,7 +101,7 @@ def test_a_collector_with_a_certificate_is_reached_over_tls(
 ) -> None:
     collector = Collector(identity=identity)
     flags = (f"--model-id={model}", f"--otlp-endpoint=https://{collector.address}")
-    # What the machine trusts, as OpenSSL and rustls read it.
+    # The certificates that the machine trusts, as OpenSSL and rustls read them.
     launched = launch(*flags, under=("env", f"SSL_CERT_FILE={identity[0]}")).wait_until_serving()
     assert launched.post("/generate", BODY)[0] == 200
     launched.signal(signal.SIGTERM)

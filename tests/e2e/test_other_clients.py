@@ -109,7 +109,7 @@ def installed_packages(folder: Path, *scripts: str) -> None:
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What a command writes; it must succeed."""
+    """The output of a command, which must succeed."""
     path = f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     done = subprocess.run(

@@ -24,7 +24,7 @@ STAGES = ("--pipeline-parallel-size=2", "--num-shard=2")
 
 @pytest.fixture(scope="module")
 def known(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    """What two shards answer."""
+    """The answers of two shards."""
     one = tmp_path_factory.mktemp("one")
     with oracle_of_two_shards(one, model, MAX_CONCURRENT, BODIES) as oracle:
         yield oracle

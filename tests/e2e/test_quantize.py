@@ -33,7 +33,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-# What two shards made, two other shards read.
+# With two shards, the cache that two shards wrote is read by two other shards.
 @pytest.mark.parametrize(("num_shard", "from_cache"), [(1, False), (2, False), (2, True)])
 def test_a_model_is_quantized_while_it_is_read(
     num_shard: int, from_cache: bool, launch: Launch, model: Path, rounded: Path, cache: Path
@@ -50,7 +50,7 @@ def test_a_model_is_quantized_while_it_is_read(
     said = "eetq at load (int8, a scale for every row)" + (", from the cache" if from_cache else "")
     assert f"{said}: 14 matrices take" in server.stderr
     told = json.loads(server.get("/info")[1])["quantization"]
-    # Of both shards together: 12 matrices of 64 inputs and two of 96, in two layers.
+    # The sum of both shards: 12 matrices of 64 inputs and two of 96, in two layers.
     num_weights = 2 * (64 * (64 + 32 + 32 + 64) + 3 * 64 * 96)
     assert told["num_bytes_in_16_bits"] == 2 * num_weights
     assert num_weights < told["num_bytes"] < 1.1 * num_weights

@@ -61,7 +61,7 @@ def server(cluster: RayCluster, model: Path, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def _known(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    """What the same model answers in two shards of one machine."""
+    """The answers of the same model in two shards of one machine."""
     one = tmp_path_factory.mktemp("one")
     with oracle_of_two_shards(one, model, MAX_CONCURRENT, BODIES) as known:
         yield known
@@ -175,7 +175,7 @@ def test_replicas_are_placed_and_lost_apart_and_a_driver_that_is_killed_leaves_n
             assert faults.is_ready(launched), "the other one serves"
         records = load.finish()
         assert [record.ends for record in records] == [[COMPLETE]] * len(BODIES)
-        # What the streams that were moved have is what each replica gives for them.
+        # The streams that were moved have the tokens that each replica gives for them.
         again = Load(launched, BODIES).finish()
         assert [record.tokens for record in again] == [record.tokens for record in records]
         cluster.start_workers([lost])

@@ -52,7 +52,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
 
 @pytest.fixture(scope="module")
 def one(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    """The same model without replicas."""
+    """A server of the same model without replicas."""
     tmp = tmp_path_factory.mktemp("one")
     with Launched(tmp, *_flags(tmp, model)) as launched:
         yield launched.wait_until_serving()
@@ -83,7 +83,7 @@ def test_streams_of_a_killed_replica_go_on_with_the_other(server: Launched, orac
     with faults.held_load(server, BODIES) as load:
         faults.kill(killed)
         wait_until(lambda: faults.ready(server) == [False, True], faults.RESTART_S * SLACK)
-        # What is held does not get ready: the other one serves alone.
+        # While streams are held, no replica that starts gets ready: the other one serves alone.
         assert faults.is_ready(server)
         status, reply = server.post("/generate", {"inputs": "meanwhile", "parameters": {"max_new_tokens": 2}})
         assert status == 200, reply

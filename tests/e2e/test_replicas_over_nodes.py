@@ -23,7 +23,7 @@ BODIES = [make_body(number, 200, number if number % 2 else None) for number in r
 
 @pytest.fixture(scope="module")
 def known(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    """What the same model answers in two shards of one machine."""
+    """The answers of the same model in two shards of one machine."""
     with oracle_of_two_shards(tmp_path_factory.mktemp("one"), model, MAX_CONCURRENT, BODIES) as known:
         yield known
 

@@ -1,4 +1,4 @@
-"""What a client gets from the whole system: launcher, router and one or two shards."""
+"""The responses that a client gets from the whole system: launcher, router and one or two shards."""
 
 import json
 from pathlib import Path

@@ -33,7 +33,7 @@ def _body(number: int, seed: int | None = None, **parameters: Any) -> dict[str, 
 
 
 BODIES = [_body(number, number if number % 2 else None) for number in range(8)]
-# Of which nobody has any block: each is asked for in one test.
+# Requests of which nobody has any block: each is sent in one test.
 FRESH = [_body(number, number if number % 2 else None) for number in range(20, 29)]
 
 
@@ -61,7 +61,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
 
 @pytest.fixture(scope="module")
 def one(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    """The same model without replicas."""
+    """A server of the same model without replicas."""
     tmp = tmp_path_factory.mktemp("one")
     with Launched(tmp, *_flags(tmp, model)) as launched:
         yield launched.wait_until_serving()
@@ -86,7 +86,7 @@ def _wait_for_both(server: Launched) -> None:
 
 
 class Counts(dict[str, float]):
-    """What was counted of transfers."""
+    """The metrics of transfers."""
 
     @classmethod
     def of(cls, server: Launched) -> "Counts":
@@ -164,7 +164,7 @@ def test_requests_of_all_kinds_get_the_tokens_of_one_server(server: Launched, on
         assert [status for status, _ in replies] == [200, 200], (kind, replies)
         assert _what_counts(replies[0][1]) == _what_counts(replies[1][1]), kind
     after = Counts.of(server)
-    # Of three replies, each goes on; the one of a single token has ended.
+    # Where a request has three replies, each is passed on; the reply of a single token has already ended.
     assert (after.copied - before.copied, after.failed) == (len(KINDS) - 1 + 2, 0)
     assert after.blocks > before.blocks
     assert after["_bytes"] > 0

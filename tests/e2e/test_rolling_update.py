@@ -25,7 +25,7 @@ Start = Callable[[Path, int], Launched]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """What starts servers in folders of their own, and kills what is left of them after the test."""
+    """A function that starts servers in folders of their own; those that are left after the test are killed."""
     with ExitStack() as stack:
 
         def begin(model: Path, port: int) -> Launched:

@@ -12,7 +12,7 @@ from e2e.conftest import Launch
 from e2e.launched import Launched, events
 from e2e.oracle import SLACK
 
-# Of three tokens that are far likelier than all others, the last two soon occur again.
+# With three tokens that are far likelier than all others, the last two tokens soon occur again.
 FEW = {"logit_bias": {"66": 60, "67": 60, "68": 60}}
 BODIES: list[dict[str, Any]] = [
     {"prompt": "the same words " * 6, "max_tokens": 48, "temperature": 0},

@@ -68,7 +68,7 @@ def test_heads_that_the_shards_cannot_share(launch: Launch, model: Path) -> None
 
 
 def test_a_limit_beyond_the_model_is_wrong_usage(launch: Launch, model: Path) -> None:
-    """As a limit that is wrong by itself: the error begins with the flag."""
+    """The error begins with the flag, as for a limit that is wrong by itself."""
     longest = json.loads((model / "config.json").read_text())["max_position_embeddings"]
     code, stderr = launch(f"--model-id={model}", f"--max-total-tokens={longest + 1}").end()
     assert code == 2

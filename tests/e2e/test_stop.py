@@ -37,7 +37,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(running: Launched) -> None:
 def test_nothing_outlives_a_launcher_that_is_killed_while_it_loads(
     launch: Launch, model: Path, tmp_path: Path
 ) -> None:
-    # What is held does not get ready.
+    # While this file exists, no shard that starts gets ready.
     faults.hold_file(tmp_path).touch()
     launched = launch(f"--model-id={model}", "--num-shard=2", faults.hold_flag(tmp_path))
     wait_until(lambda: len(launched.children()) == 3, START_TIMEOUT_S)

@@ -78,7 +78,7 @@ def test_any_object_is_an_object(demo: Launched) -> None:
     assert set(json.loads(text)) == {"name", "age"}
 
 
-# As TGI's documentation has it: without `type`.
+# The schema in the documentation of TGI: it has no `type`.
 ANIMALS = {
     "properties": {
         "location": {"type": "string", "maxLength": 20},

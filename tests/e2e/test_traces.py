@@ -49,7 +49,7 @@ class Setting(NamedTuple):
     is_poisoned: bool = False
     # Positions that every layer sees; None is all.
     window: int | None = None
-    # Of the KV cache that a batch would need without sharing and waiting, the server has this part.
+    # The size of the KV cache, as a part of what a batch would need without sharing and waiting.
     pool_share: float = 0.3
     # Tokens that it drafts; what a request gets alone is asked of another server, which drafts none.
     speculate: int = 0
@@ -85,7 +85,7 @@ SETTINGS = [
 
 @dataclass
 class Answer:
-    """What a client got."""
+    """The answer that a client got."""
 
     choices: list[Choice] = field(default_factory=list)
     has_left: bool = False
@@ -199,7 +199,7 @@ class Run:
         return f"{choice} python -m pytest tests/e2e/test_traces.py -k '[{self.setting.name}]'"
 
     def _alone(self, body: dict[str, Any]) -> Choice:
-        """What this request gets on an idle server, under a salt that nobody has used."""
+        """The result of this request on an idle server, under a salt that nobody has used."""
         self.ledger["alone"] += 1
         body = {**body, "cache_salt": f"alone {self.ledger['alone']}"}
         status, reply = self.plain.post("/v1/completions", body)
@@ -234,7 +234,7 @@ class Run:
         assert metrics["request_count"] <= answered + ledger["left"]
 
     def check_coverage(self) -> None:
-        """What was to happen did."""
+        """Checks that the batches caused everything that they are to test."""
         assert self._metrics()["preemptions"] > 0
         assert self.ledger["left"] > 0
         assert self.ledger["stops"] > 0

@@ -60,7 +60,7 @@ def server(model: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def oracles(server: Launched, root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
-    """What each request gets of a server that was started with the weights."""
+    """The answers to each request from a server that was started with the weights."""
     known = {}
     for name in "ab":
         oracle = Oracle(server, MAX_CONCURRENT)
@@ -93,7 +93,7 @@ def updating(server: Launched, name: str, **more: object) -> Iterator[list[tuple
 
 
 def chosen(folder: Path, record: Record) -> list[int]:
-    """What the weights would choose in the place of each of its tokens, behind those before it."""
+    """The tokens that the weights would choose in the place of each of its tokens, after those before it."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     prompt = tokenizer.encode(record.body["inputs"]).ids
     with torch.no_grad():
@@ -218,7 +218,7 @@ def test_what_cannot_be_used_leaves_those_in_use(
 
 
 def send(server: Launched, folder: Path, code: int = 0) -> str:
-    """What a trainer with the tensors of this folder says at its end."""
+    """The output of a trainer with the tensors of this folder, when it has ended."""
     address = "http://{}:{}".format(*server.address or ())
     command = [sys.executable, str(TRAINER), str(folder), f"--server={address}", f"--version={folder.name}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

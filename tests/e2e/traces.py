@@ -26,7 +26,7 @@ VOCABULARY = {token: index for index, token in enumerate([EOS, *ALPHABET])}
 
 _EDGES = (BLOCK_SIZE, 2 * BLOCK_SIZE, STEP_TOKENS, 2 * STEP_TOKENS)
 _PROMPT_LENS = (1, *(edge + step for edge in _EDGES for step in (-1, 0, 1)), 120)
-# What a request says about other requests at the same time, or about how its answer is read.
+# The fields of a request that concern other requests at the same time, or how its answer is read.
 _COMPANY = {"n", "best_of", "stream", "stream_options", "priority", "cache_salt", "cache_ttl_ms"}
 # Two tokens may change places when their scores are closer than sums in another order may move them.
 _TIE = 1e-4
@@ -166,7 +166,7 @@ def _leaving(dice: Random) -> dict[str, Any]:
 
 @dataclass
 class Choice:
-    """What came of one choice so far."""
+    """The results of one choice so far."""
 
     text: str = ""
     # Only if they were asked for.
@@ -189,7 +189,7 @@ class Choice:
 
 @dataclass
 class Comparison:
-    """What was compared so far, over many traces."""
+    """The results of all comparisons so far, over many traces."""
 
     worst_logprob: float = 0.0
     ties: int = 0
@@ -236,7 +236,7 @@ def _output_logprob(trace: Trace, choice: Choice) -> float:
 
 
 def _score(trace: Trace, seed: int, index: int, choice: Choice) -> float:
-    """What the sampler compared: log probability over temperature, and noise."""
+    """The score that the sampler compared: log probability over temperature, and noise."""
     position = index + (0 if trace.body.get("echo") else len(trace.prompt))
     token, temperature = VOCABULARY[choice.tokens[index]], float(trace.body["temperature"])
     bias = float(trace.body.get("logit_bias", {}).get(str(token), 0))

@@ -38,7 +38,7 @@ def _upward(tree: Tree, sources: Sources) -> Iterator[str]:
 
 
 def _first_of_each(sources: Sources) -> Iterator[Import]:
-    """Of a file that is imported in several lines, the first line."""
+    """The first import of each file, where a file imports it in several lines."""
     reported: set[tuple[str, str]] = set()
     for each in sorted(sources.imports, key=lambda each: (each.importer, each.line)):
         if (each.importer, each.imported) not in reported:

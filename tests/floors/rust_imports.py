@@ -80,7 +80,7 @@ class _Crate:
 
     def _needs(self, module: _Module) -> Iterator[tuple[int, str, bool]]:
         """Positions in a module's code, and the files that they need."""
-        # Of the same length: positions stay.
+        # The replacement has the same length, so that positions stay valid.
         body = without_uses(_RESTRICTION.sub(lambda found: " " * len(found[0]), module.code))
         named = set(_IDENTIFIER.findall(body))
         for use in module.uses:

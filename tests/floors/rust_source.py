@@ -91,7 +91,7 @@ def _end_of_item(code: str, position: int) -> int:
 
 
 def end_of_bracket(code: str, start: int) -> int:
-    """Behind the bracket that closes the one at `start`."""
+    """The position after the bracket that closes the one at `start`."""
     opened, closed = code[start], _PAIRS[code[start]]
     depth = 0
     for position in range(start, len(code)):

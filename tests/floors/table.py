@@ -15,7 +15,7 @@ SCHEDULER = Tree(
     (
         # The words of its interface.
         Floor("words", ("request.rs", "plan.rs", "event.rs", "load.rs", "placement.rs", "config.rs")),
-        # What parts are made of.
+        # The data types from which the parts are made.
         Floor(
             "data",
             (
@@ -109,7 +109,7 @@ KERNELS = Tree(
         Floor("table", ("table.py",)),
         Floor("adapters", ("adapters/",)),
         Floor("ops", ("ops/",)),
-        # What callers import, and their choice of who computes attention.
+        # The modules that callers import, and their choice of who computes attention.
         Floor("package", ("__init__.py", "backends.py")),
     ),
 )

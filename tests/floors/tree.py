@@ -1,4 +1,4 @@
-"""What the readers and the check speak of: a tree of sources, its floors, and the imports between its files."""
+"""The types that the readers and the check use: a tree of sources, its floors, and the imports between its files."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 from kernel_variants.recorder import read
 from kernel_variants.variant import Variant, target
 
-# Behind the installed packages, which are to be compiled.
+# This path comes after the installed packages, which are to be compiled.
 sys.path.append(str(Path(__file__).parents[2] / "kernels"))
 
 from cubin import Cubin
@@ -43,7 +43,7 @@ _EIGHT_BITS = "*fp8e4nv"
 
 
 def possible_on(variants: Iterable[Variant], capability: int) -> list[Variant]:
-    """Those that a device of this kind could be asked for: conversions from eight bits came with sm_89."""
+    """The variants that a device of this kind could be asked for: conversions from eight bits came with sm_89."""
     return [
         variant
         for variant in variants
@@ -56,7 +56,7 @@ def possible_on(variants: Iterable[Variant], capability: int) -> list[Variant]:
 
 
 def covering(variants: Iterable[Variant]) -> list[Variant]:
-    """Of each kernel as few variants as have every fact of all: a greedy choice, the same for the same variants."""
+    """For each kernel, few variants that together have every fact of all: a greedy, deterministic choice."""
     by_kernel: dict[str, list[Variant]] = defaultdict(list)
     for variant in sorted(set(variants), key=repr):
         by_kernel[variant.kernel].append(variant)
@@ -74,7 +74,7 @@ def _covering(group: list[Variant]) -> list[Variant]:
 
 
 def complaints(variants: Iterable[Variant], capability: int, processes: int | None = None) -> list[str]:
-    """What is wrong with these variants, in their order; compiled in so many processes, or one for each processor."""
+    """The errors of these variants, in their order; compiled in so many processes, or one for each processor."""
     with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0))) as pool:
         found = pool.map(partial(_complaint, capability=capability), variants)
         return [complaint for complaint in found if complaint is not None]

@@ -31,7 +31,7 @@ def recording() -> Iterator[set[Variant]]:
 
 @contextmanager
 def recording_only() -> Iterator[set[Variant]]:
-    """The same outside of the interpreter, on a CPU, with what a GPU would launch. Results are zeros."""
+    """The variants that a GPU would launch, recorded on a CPU without the interpreter. Results are zeros."""
     from triton.runtime.jit import JITFunction
 
     seen, empty = set[Variant](), torch.empty

@@ -18,7 +18,7 @@ _UNSPECIALISED = ("do_not_specialize", "do_not_specialize_on_alignment")
 
 
 class Variant(NamedTuple):
-    """What `triton.compile` is given, in types that JSON and sets take."""
+    """The arguments of `triton.compile`, in types that JSON and sets accept."""
 
     module: str
     kernel: str
@@ -39,7 +39,7 @@ class Variant(NamedTuple):
         return f"{self.kernel} {constants} {types} divisible: {divisible} {dict(self.options)}"
 
     def facts(self) -> frozenset[tuple[Any, ...]]:
-        """What may each make a compiler fail: types, alignments, constants and options, one by one."""
+        """The properties that can each make a compiler fail: types, alignments, constants and options, one by one."""
         kinds = [
             ("type", name, kind, number in self.divisible)
             for number, (name, kind) in enumerate(self.signature)
@@ -89,6 +89,6 @@ def variant_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Va
 
 @cache
 def _binder(function: Any, *unspecialised: tuple[str, ...]) -> tuple[JITFunction[Any], Any]:
-    """What Triton would derive variants with; the parameters are those that the decorator names."""
+    """The objects from which Triton derives variants; the parameters are those that the decorator names."""
     kernel = JITFunction(function, **dict(zip(_UNSPECIALISED, map(list, unspecialised), strict=True)))
     return kernel, create_function_from_signature(kernel.signature, kernel.params, make_backend(target(90)))

@@ -70,7 +70,7 @@ KINDS: dict[str, Make] = {
     "fp8 of rows": lambda rows, columns: float8_grid(rows, columns, 1, columns),
     "fp8 of blocks": lambda rows, columns: float8_grid(rows, columns, 32, 128),
 }
-# Whose rows are rounded first.
+# Kinds whose products round the rows first.
 ROUNDING_KINDS: dict[str, Callable[[int, int], IntGroups]] = {
     f"{name}, rows of int{bits}": lambda rows, columns, make=make, bits=bits: rounding(  # type: ignore[misc]
         make(rows, columns), bits
@@ -95,7 +95,7 @@ ROUNDING_KINDS: dict[str, Callable[[int, int], IntGroups]] = {
     }.items()
 }
 ALL: dict[str, Make] = {**KINDS, **ROUNDING_KINDS}
-# Of columns: whole groups, and what begins and ends within one; odd sizes.
+# Ranges of columns: whole groups, and those that begin and end within one; odd sizes.
 PARTS = [(0, 256), (0, 1000), (64, 1000), (16, 255), (8, 88), (2, 65), (13, 93), (7, 8)]
 
 

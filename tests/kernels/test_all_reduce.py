@@ -20,7 +20,7 @@ PAGE_BYTES = Peers.page_bytes(SIZE, MAX_ROWS, DIM * 4)
 
 
 def shares(number: int) -> torch.Tensor:
-    """What the ranks bring to a round: [SIZE, rows, DIM], the same on all."""
+    """The shares that the ranks bring to a round: [SIZE, rows, DIM], equal on all ranks."""
     generator = torch.Generator().manual_seed(number)
     return torch.randn(SIZE, ROUNDS[number], DIM, generator=generator)
 
@@ -40,7 +40,7 @@ def play(rank: int, memory: torch.Tensor) -> list[torch.Tensor]:
 
 
 def check(found: list[list[torch.Tensor]]) -> None:
-    """The same bits on all ranks, which are those of the sums."""
+    """Checks that all ranks have the same bits, and that these are those of the sums."""
     for others in zip(*found, strict=True):
         assert all(torch.equal(other, others[0]) for other in others)
     results = iter(found[0])

@@ -1,4 +1,4 @@
-"""What computes attention: adapters hand other libraries the right numbers, and what cannot be had is refused."""
+"""Attention backends: adapters hand other libraries the right numbers, and unavailable backends are refused."""
 
 import sys
 from dataclasses import replace

@@ -29,7 +29,7 @@ CASES = [
     "find_decodes", "rotate_and_store 128", "decode 128 split", "latents, 16 heads", "product behind a norm, 16 rows",
     "index, 64 heads", "draw",
 ]  # fmt: skip
-# What touches memory that others write, or leaves the way that all programs take.
+# Instructions that touch memory that others write, or leave the path that all programs take.
 TOUCHES = re.compile(r"\b(ld\.global|st\.global|atom\.|red\.|cp\.async|bra|ret)\b")
 
 

@@ -30,7 +30,7 @@ def met(folder: Path, size: int) -> Iterator[list[Exchange]]:
 
 
 def together(ends: list[Exchange], call: Callable[[Exchange, int], Any]) -> list[Any]:
-    """What the call returns on every rank, made on all at a time."""
+    """The results of the call on all ranks, made at the same time."""
     with ThreadPoolExecutor(len(ends)) as pool:
         return list(pool.map(call, ends, range(len(ends))))
 

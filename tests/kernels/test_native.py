@@ -81,7 +81,7 @@ def test_a_row_has_the_same_bits_in_any_batch(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_heads_that_share_keys_have_the_same_bits_whatever_their_number(dtype: torch.dtype) -> None:
-    """As many rows as are computed together, one more, one less, and as many as are worth a copy of the keys."""
+    """Row counts: as many as are computed together, one more, one less, and as many as are worth a copy of the keys."""
     for num_heads in range(1, 19):
         sequence = Sequence(num_heads, 1, 48, dtype)
         [whole] = sequence.attend((0, _LEN))
@@ -132,7 +132,7 @@ def test_16_bit_keys_and_values_equal_the_reference(lanes: int, dim: int, num_ro
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("context", [32, 77, 140])
 def test_a_tree_of_any_form_equals_the_reference(lanes: int, dtype: torch.dtype, context: int) -> None:
-    """Of 32 tokens, from the first position on, across the end of a tile, and where heads fill more than one tile."""
+    """A tree of 32 tokens from the first position, across the end of a tile, and with heads that fill several tiles."""
     sequence = Sequence(6, 2, 48, dtype)
     tree = torch.randint(-(2**31), 2**31, (32,)).int() | 1
     spans = AttentionSpans((32,), (context,), sequence.table[None], _BLOCK, tree=tree)

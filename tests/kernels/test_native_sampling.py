@@ -149,7 +149,7 @@ def test_every_width_of_vectors_draws_like_the_reference(
 
 @pytest.mark.parametrize("lanes", _LANES)
 def test_cuts_at_equal_scores_draw_like_the_reference(lanes: int) -> None:
-    """Of a vocabulary that is read by blocks and of one that is not: where many tokens are at the same distance."""
+    """A vocabulary that is read by blocks, and one that is not, where many tokens are at the same distance."""
     for vocab_size in (90, 5003):
         scores = torch.randn(24, vocab_size).round()
         scores[8:16] = 0

@@ -34,7 +34,7 @@ Arguments = tuple[torch.Tensor, ...]
 
 
 class Sizes(NamedTuple):
-    """Of a head, and how many channels a convolution has."""
+    """The sizes of a head, and how many channels a convolution has."""
 
     key_dim: int
     value_dim: int
@@ -84,7 +84,7 @@ def delta_naive(query: Any, key: Any, value: Any, step: Any, beta: Any) -> torch
     return torch.stack(rows)
 
 
-# Of KDA: a bias for each row of a head's matrix.
+# The biases of KDA: one for each row of a head's matrix.
 BIASES = torch.linspace(-4, 4, 4 * 48).view(4, 48)
 
 
@@ -93,7 +93,7 @@ def by_row(size: int) -> Decay:
 
 
 def row_delta_inputs(num_tokens: int, sizes: Sizes) -> Arguments:
-    """The same, with a step for each row of a matrix; some are so long that nothing is left."""
+    """Like `delta_inputs`, with a step for each row of a matrix; some are so long that nothing is left."""
     query, key, value, _step, beta = delta_inputs(num_tokens, sizes)
     return query, key, value, 5 * torch.randn(num_tokens, HEADS, sizes.key_dim), beta
 
@@ -298,7 +298,7 @@ def test_a_token_has_the_same_bits_in_any_step(kind: str, sizes: Sizes, dtype: t
 def test_states_behind_spans_of_one_sequence_are_kept(kind: str, sizes: Sizes, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     op, num_rows = KINDS[kind], 9
-    # Of three sequences: a token and three behind it, a prompt, and a first token with one behind it.
+    # There are three sequences: a token and three behind it, a prompt, and a first token with one behind it.
     slots, lens, kept = (2, 2, 2, 2, 5, 7, 7), (1, 1, 1, 1, 70, 1, 1), (0, 1, -1, 8, -1, 3, -1)
     inputs = tuple(part.to(dtype) for part in op.make(sum(lens), sizes))
     state = torch.randn(num_rows, *op.shape(sizes)).to(dtype if kind == "causal_conv" else torch.float32)

@@ -1,4 +1,4 @@
-"""What the compiled kernels take, against the committed table, and what no kernel may do. No GPU is needed."""
+"""The resources of compiled kernels, against the committed table, and what no kernel may do. No GPU is needed."""
 
 import json
 import os

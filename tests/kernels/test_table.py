@@ -272,7 +272,7 @@ NO_KERNEL = {
 def test_every_op_has_a_row() -> None:
     public = {name: getattr(penstock_kernels, name) for name in penstock_kernels.__all__}
     functions = {name for name, found in public.items() if inspect.isfunction(found)}
-    # Those are questions about an op.
+    # These functions are questions about an op.
     questions = {"attention_parts_bytes", "captures_choices", "captures_experts", "choice_bytes", "is_fused"}
     questions.add("latent_parts_bytes")
     assert functions - questions == set(ROWS)
@@ -333,7 +333,7 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
         device=torch.device("cuda"), key_up=torch.empty(1, 512, 1), shape=(1, 1, 256)
     )
     on_mps: Any = SimpleNamespace(device=torch.device("mps"))
-    # Of a product, whether it is to be invariant: only then is there a kernel. Of experts, that they lie alike.
+    # For a product: it is to be invariant, as only then there is a kernel. For experts: their weights lie alike.
     others: tuple[Any, ...] = (None, None, True) if name == "linear" else ()
     if name == "quantized_grouped_mlp":
         others = (None, None, ((_groups(8, 64),),) * 2, (_groups(64, 64),) * 2)

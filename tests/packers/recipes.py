@@ -20,7 +20,7 @@ class Packed(NamedTuple):
     """A matrix as a checkpoint has it."""
 
     tensors: Tensors
-    # As the library itself restores it.
+    # The matrix as the library itself restores it.
     meant: torch.Tensor
     # For the header of the file.
     metadata: Mapping[str, str] = MappingProxyType({})
@@ -32,7 +32,7 @@ Recipe = Callable[[], tuple[Pack, dict[str, Any]]]
 
 
 def torchao(kind: str, **options: Any) -> tuple[Pack, dict[str, Any]]:
-    """As transformers saves a model of torchao."""
+    """Packs a matrix as transformers saves a model of torchao."""
     from torchao.core.config import config_to_dict
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
     from torchao.quantization import quant_api, quantize_
@@ -105,7 +105,7 @@ def compressed_tensors(compressor: str, format: str, **weights: Any) -> tuple[Pa
 
 
 def _in_float32(stored: Tensors, args: Any) -> torch.Tensor:
-    """As `decompress` does, which computes in bfloat16."""
+    """Restores a matrix as `decompress` does, but in float32: `decompress` computes in bfloat16."""
     from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
     from compressed_tensors.quantization import dequantize
 
@@ -118,7 +118,7 @@ def _in_float32(stored: Tensors, args: Any) -> torch.Tensor:
 
 
 def bitsandbytes_4bit(kind: str, nested: bool) -> tuple[Pack, dict[str, Any]]:
-    """As a `Linear4bit` saves itself."""
+    """Packs a matrix as a `Linear4bit` saves itself."""
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     def pack(module: str, weight: torch.Tensor) -> Packed:
@@ -137,7 +137,7 @@ def bitsandbytes_4bit(kind: str, nested: bool) -> tuple[Pack, dict[str, Any]]:
 
 
 def bitsandbytes_int8() -> tuple[Pack, dict[str, Any]]:
-    """As a `Linear8bitLt` saves itself."""
+    """Packs a matrix as a `Linear8bitLt` saves itself."""
     from bitsandbytes.functional import int8_vectorwise_dequant, int8_vectorwise_quant
 
     def pack(module: str, weight: torch.Tensor) -> Packed:

@@ -1,4 +1,4 @@
-"""What a suite is given, and what it finds."""
+"""The input of a suite, and its results."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ class Served:
 
 @dataclass
 class Found:
-    """What one suite found: how much ran and passed, and why the rest did not, with how often."""
+    """The results of one suite: how much ran and passed, and why the rest did not, with how often."""
 
     suite: str
     version: str

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-# What Baichuan has no keys for.
+# The keys that Baichuan's config.json does not have.
 _NOT_WRITTEN = ("rope_parameters", "head_dim", "num_key_value_heads", "attention_bias", "mlp_bias")
 
 

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
 NUM_HEADS = 4
-# Of the likeliest token before all others: noise does not choose another.
+# The gain of the likeliest token over all others: noise does not choose another.
 _GAIN = 4.0
-# Of what a layer of multi-token prediction adds to what it knows: it is right about half of the time.
+# The noise that a layer of multi-token prediction adds to what it knows: it is right about half of the time.
 _BLUR = 3.0
 
 
@@ -40,7 +40,7 @@ def counting_model(saved_model: Callable[..., Any], to: Path, distance: int = 1,
 def counting_model_with_mtp(
     saved_model: Callable[..., Any], to: Path, is_unsure: bool = False, **options: Any
 ) -> Path:
-    """As `counting_model`, with one layer, and one of multi-token prediction that is right for some tokens."""
+    """Like `counting_model`, with one layer, and one of multi-token prediction that is right for some tokens."""
     options = {"family": "glm4_moe", "num_hidden_layers": 2, "first_k_dense_replace": 2, **options}
     counting_model(saved_model, to, **options)
     raw = json.loads((to / "config.json").read_text())
@@ -169,7 +169,7 @@ def parallel_head(model: Path, to: Path, is_right: bool = True) -> Path:
     mask = vocab - 1
     embeddings = torch.cat((torch.eye(2)[[0] * vocab], normalize(torch.randn(vocab, size - 2))), dim=1)
     embeddings[mask] = torch.eye(size)[1]
-    # Of slow rotations, so that what is nearest is likest.
+    # Only numbers with slow rotations are used, so that the nearest token is the likeliest.
     near = torch.zeros(dim)
     near[1:3] = 1.0
     query, key = torch.zeros(heads * dim, 2 * size), torch.zeros(kv_heads * dim, 2 * size)

@@ -41,7 +41,7 @@ class DraftingDriver(Driver):
         return super().send(plan)
 
     def _begin_anew(self, live: list[Sequence]) -> None:
-        """As behind a crash: sequences go on from their tokens."""
+        """Starts a new epoch as after a crash: sequences go on from their tokens."""
         self.epoch += 1
         self._lose()
         for sequence in live:

@@ -22,7 +22,7 @@ Execute = Callable[[Plan], Any]
 
 
 def _by_row(found: Any, name: str) -> list[list[Any]]:
-    """What was told for each prompt token: on the wire all rows follow each other."""
+    """The values of each prompt token: in the message, all rows follow each other."""
     rows = list(getattr(found, name))
     if isinstance(found, PromptLogprobs):
         return rows
@@ -108,9 +108,9 @@ class Sequence:
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
-    # What it held last: nobody has written there since, unless the blocks were given out again.
+    # The blocks it held last: nobody has written there since, unless the blocks were given out again.
     left_blocks: list[int] = field(default_factory=list)
-    # Of a model with states: what it is to begin with when it gets a slot again.
+    # For a model with states: the snapshot from which it begins when it gets a slot again.
     snapshot: int | None = None
 
     @property

@@ -37,7 +37,7 @@ _LATENT: dict[str, Any] = {
     "num_key_value_heads": 8, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
     "v_head_dim": 12,
 }  # fmt: skip
-# What a class needs beside the sizes; None leaves one out.
+# The options that a class needs in addition to the sizes; None removes one.
 _ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 _MIXED = ["linear_attention", "full_attention", "linear_attention"]
 _DELTA: dict[str, Any] = {
@@ -111,14 +111,14 @@ _AMONG_THOSE_THAT_SEE = {"mistral4": "Mistral4ForCausalLM"}
 
 
 class Written(NamedTuple):
-    """What was found, with which version of transformers: model_type to who computes it, or why nobody does."""
+    """The results, and the version of transformers: model_type to who computes it, or why nobody does."""
 
     version: str
     outcomes: dict[str, str]
 
 
 def read() -> Written:
-    """What the last run over all classes wrote down."""
+    """The results that the last run over all classes wrote."""
     written = json.loads(RESULTS.read_text())
     return Written(written["transformers"], written["classes"])
 
@@ -178,7 +178,7 @@ def serve(model_type: str) -> str:
 
 
 def outcome(model_type: str) -> str:
-    """As `serve`; a class of which no tiny model can be made here says why."""
+    """Like `serve`; where no tiny model of the class can be made here, the outcome gives the reason."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"{_LIMIT_S} s were not enough")

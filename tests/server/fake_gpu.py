@@ -31,7 +31,7 @@ _NUM_MULTIPROCESSORS = 132
 
 @dataclass(frozen=True)
 class _Address:
-    """What Triton asks of a tensor: memory of its own begins at 0."""
+    """The attributes that Triton reads of a tensor: memory of its own begins at 0."""
 
     dtype: torch.dtype
     place: int
@@ -52,7 +52,7 @@ class FakeGpu:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ops = WatchedOps()
-        # What launches that only compile asked for, and all others.
+        # The variants of launches that only compile, and those of all other launches.
         self.compiled: set[Variant] = set()
         self.launched: set[Variant] = set()
         self._patch = monkeypatch

@@ -7,7 +7,7 @@ _BIAS = {"attention_bias": True, "mlp_bias": True}
 _EVEN_HEADS = {"hidden_size": 64, "head_dim": None}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 44}
 _LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
-# Of Gemma 4.
+# The options of Gemma 4.
 _SEEN = {
     "sliding_window": 9, "layer_types": [*_LAYERS[:1], *_LAYERS[:2]], "tie_word_embeddings": True,
     "vocab_size_per_layer_input": 301,
@@ -34,7 +34,7 @@ _CHUNKED = {
     "intermediate_size_mlp": 132, "no_rope_layers": [1, 0, 1], "floor_scale": 4, "attn_scale": 0.3,
     "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
 }  # fmt: skip
-# Of sizes that the ops in C take.
+# The ops in C take these sizes.
 _LATENT_IN_C = {
     **LATENT, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "q_lora_rank": 24,
 }  # fmt: skip

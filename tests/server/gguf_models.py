@@ -105,7 +105,7 @@ def served(written: Written, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Qu
 
 
 def add_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
-    """What every architecture has."""
+    """Adds the facts that every architecture has."""
     add_sizes(writer, config)
     rope = config.get("rope_parameters") or {}
     writer.add_rope_freq_base((rope.get("full_attention") or rope)["rope_theta"])
@@ -209,7 +209,7 @@ def unpack(stored: NDArray[Any], numbers: GGMLQuantizationType) -> Floats:
     return found
 
 
-# Of types that the package does not write: where in a block its floats of 16 bits are, and how large they may be.
+# For types that the package does not write: where in a block its floats of 16 bits are, and how large they may be.
 _SCALES = {
     "Q2_K": ((80, 0.02), (82, 0.02)),
     "Q3_K": ((108, 0.004),),

@@ -24,7 +24,7 @@ Spoil = Callable[[Path], None]
 
 
 class Mutant(NamedTuple):
-    """What is done to a folder, and what the refusal must name in addition to the folder."""
+    """The change to a folder, and the words that the refusal must name in addition to the folder."""
 
     spoil: Spoil
     names: str

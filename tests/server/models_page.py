@@ -183,7 +183,7 @@ def _names(models: Iterable[str]) -> str:
 
 
 def _every_class() -> str:
-    """What becomes of each class of transformers: the served ones first, then reason after reason."""
+    """The outcome of each class of transformers: the served ones first, then the others, grouped by reason."""
     written, by_outcome = every_class.read(), defaultdict(list)
     for name, found in written.outcomes.items():
         by_outcome[found].append(name)

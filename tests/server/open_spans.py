@@ -15,7 +15,7 @@ from penstock_server.engine.sampling_params import SamplingParams
 
 MAX_LEN = 40
 MAX_DRAFTS = 4
-# As many as there are before a slot with two plans in flight might be full.
+# The number of tokens before a slot with two plans in flight might be full.
 NUM_COMPARED = 20
 NUM_BLOCKS = MAX_LEN // 4
 DRAWN = SamplingParams(temperature=1.1, seed=9)
@@ -42,7 +42,7 @@ EVERYTHING = {
 
 @dataclass
 class Told:
-    """What a slot got."""
+    """The outputs of one slot."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -68,7 +68,7 @@ def drafting(folder: Path, draft: Path, **options: Any) -> Engine:
 
 
 def prompt(slot: int) -> list[int]:
-    """Of a length that differs between slots; the first token tells the slot."""
+    """A prompt whose length differs between slots; the first token tells the slot."""
     return [slot, *range(200, 205 + slot % 3)]
 
 

@@ -1,4 +1,4 @@
-"""What transformers itself says: the tokens and log probabilities that the shard must give."""
+"""The reference outputs of transformers: the tokens and log probabilities that the shard must give."""
 
 from typing import Any
 

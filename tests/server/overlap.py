@@ -28,7 +28,7 @@ def share(driver: Driver, number: int, num_slots: int, num_blocks: int) -> None:
 
 
 def play_overlapped(engines: Sequence[Engine], plays: Sequence[Play[Result]]) -> list[Result]:
-    """What each of them returns."""
+    """The result of each play."""
     with ExitStack() as stack:
         threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in engines]
         players = [_Player(play, stack.enter_context(ThreadPoolExecutor(1))) for play in plays]

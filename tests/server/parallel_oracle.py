@@ -11,7 +11,7 @@ from torch.nn.functional import rms_norm, silu
 
 SIZE, HEADS, KV_HEADS, DIM, INNER, KNOWN, VOCAB = 72, 4, 2, 16, 40, 200, 301
 LAYERS, FIRST_KNOWN, MASK_TOKEN = (1, 2, 3), 50, 297
-# Of the first of two layers, where it has one.
+# The sliding window of the first of two layers, where it has one.
 WINDOW = 6
 _EPS, _THETA = 1e-6, 10000.0
 
@@ -94,7 +94,7 @@ def guesses(model: Any, tensors: Tensors, tokens: list[int], count: int, **facts
 
 
 def levels(model: Any, tensors: Tensors, tokens: list[int], count: int, branches: int) -> list[list[Guess]]:
-    """Of the same pass several tokens for each position, with their probabilities."""
+    """Several tokens for each position of the same pass, with their probabilities."""
     chances = _logits(_at_once(model, tensors, tokens, count, {}), tensors).softmax(-1)
     best, ids = chances.topk(branches)
     return [
@@ -106,7 +106,7 @@ def levels(model: Any, tensors: Tensors, tokens: list[int], count: int, branches
 def _at_once(
     model: Any, tensors: Tensors, tokens: list[int], count: int, facts: dict[str, bool]
 ) -> torch.Tensor:
-    """What the head returns for the positions that guess, [count, size]."""
+    """The outputs of the head for the positions that guess, [count, size]."""
     with torch.no_grad():
         masks = tensors["mask_hidden"].view(1, -1).expand(count - 1, -1)
         given = _projected(torch.cat((_states(model, tokens)[:-1], masks)), tensors, facts)
@@ -114,7 +114,7 @@ def _at_once(
 
 
 def guesses_in_turn(model: Any, tensors: Tensors, tokens: list[int], count: int) -> list[int]:
-    """The same of the third version of EAGLE: what is returned for a position is given for the next one."""
+    """The guesses of the third version of EAGLE: the output for a position is the input for the next one."""
     found: list[int] = []
     with torch.no_grad():
         given = _projected(_states(model, tokens)[:-1], tensors, {})
@@ -136,7 +136,7 @@ def _logits(hidden: torch.Tensor, tensors: Tensors) -> torch.Tensor:
 def _returned(
     hidden: torch.Tensor, followers: list[int], tensors: Tensors, facts: dict[str, bool]
 ) -> torch.Tensor:
-    """What the layers return for all positions, each with the token behind it."""
+    """The outputs of the layers for all positions, each with the token behind it."""
     for layer in range(2 if "layers.1.mlp.up_proj.weight" in tensors else 1):
         own = {
             name.removeprefix(f"layers.{layer}.").removesuffix(".weight"): tensor
@@ -159,7 +159,7 @@ def _returned(
 
 
 def _states(model: Any, tokens: list[int]) -> torch.Tensor:
-    """What the layers take, side by side."""
+    """The inputs of the layers, side by side."""
     states: dict[int, torch.Tensor] = {}
     modules = (*model.model.layers, model.model.norm)
     hooks = [

@@ -1,4 +1,4 @@
-"""What must hold for a model in every quantized format."""
+"""The checks that a model in every quantized format must pass."""
 
 import random
 import shutil
@@ -23,7 +23,7 @@ Rounded = Callable[[torch.Tensor, int, int], torch.Tensor]
 
 
 def prompts(count: int, seed: int = 0) -> list[list[int]]:
-    """Of several lengths."""
+    """Prompts of several lengths."""
     rng = random.Random(seed)
     return [[rng.randrange(301) for _ in range(rng.choice([1, 5, 17, 33]))] for _ in range(count)]
 
@@ -110,7 +110,7 @@ def check_refusal(
 
 
 def refusal(folder: Path, **options: Any) -> str:
-    """What a start says."""
+    """The error message of a start."""
     with pytest.raises(StartError) as refused:
         make_engine(folder, **options)
     message = str(refused.value)

@@ -12,11 +12,11 @@ class Format(NamedTuple):
     """Models of one format."""
 
     models: Mapping[str, tuple[Packer, dict[str, Any]]]
-    # Those of them that are tried on several shards.
+    # The names of the models that are also tried on several shards.
     divided: tuple[str, ...]
-    # Of the model that is packed, where they are not the usual ones.
+    # The sizes of the model that is packed, where they are not the usual ones.
     sizes: Mapping[str, int] = MappingProxyType({})
-    # What else its tool writes into the folder of a model of that name.
+    # Writes the other files of its tool into the folder of a model of that name.
     complete: Callable[[str, Path], None] = lambda _name, _folder: None
 
 
@@ -25,7 +25,7 @@ Made = Callable[[Format, str], Quantized]
 
 
 def making(saved_model: Callable[..., Any], new_folder: Callable[[str], Path]) -> Made:
-    """What makes each model when it is asked for."""
+    """A function that makes each model when it is asked for."""
     makers: dict[int, Callable[[str], Quantized]] = {}
     complete: set[tuple[int, str]] = set()
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 Tensors = dict[str, torch.Tensor]
-# Of a module's name and its weight [out, in]: the tensors by the ends of their names, and what they mean. An end that
+# From a module's name and its weight [out, in]: tensors by the ends of their names, and their meaning. An end that
 # begins with _ or a dot belongs to the name itself.
 Packer = Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor]]
 

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
-# Whose result depends on numbers, or which change what a tensor looks like.
+# The tags of ops whose result depends on numbers, or which change the form of a tensor in place.
 _NEVER = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -78,7 +78,7 @@ class QuickFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return made
 
     def _describe(self, values: Any, key: list[Any], tensors: list[FakeTensor]) -> None:
-        """What the result depends on."""
+        """Adds everything that the result depends on to `key` and `tensors`."""
         for value in values:
             kind = value.__class__
             if kind is FakeTensor:
@@ -138,7 +138,7 @@ def _inference(is_inference: bool) -> AbstractContextManager[Any]:
 
 
 def _needs_numbers(func: Any) -> bool:
-    # Of indices only masks need them, and those fail each time.
+    # Among indices, only masks need numbers, and those fail each time.
     return func is not torch.ops.aten.index.Tensor and not _NEVER.isdisjoint(func.tags)
 
 

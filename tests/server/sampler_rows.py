@@ -71,7 +71,7 @@ def random_params(rng: random.Random) -> SamplingParams:
         return value if rng.random() < 0.5 else neutral
 
     biased = rng.sample(range(VOCAB), rng.choice([0, 3]))
-    # Of few tokens, so that the output of a row often ends with the start of a sequence.
+    # Few different tokens are banned, so that the output of a row often ends with the start of a banned sequence.
     banned = [[rng.randrange(5) for _ in range(rng.choice([1, 2, 2, 3]))] for _ in range(rng.choice([0, 9]))]
     return SamplingParams(
         temperature=maybe(rng.uniform(0.2, 3), 0),

@@ -226,7 +226,7 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
 
 
 def _by_span(plan: Plan, numbers: str, values: str, by_slot: dict[int, int]) -> dict[str, list[int]]:
-    """What some spans have, by the numbers of the spans."""
+    """The values of some spans, by the numbers of the spans."""
     found = {number: by_slot[span.slot] for number, span in enumerate(plan.spans) if span.slot in by_slot}
     return {numbers: [*found], values: [*found.values()]}
 

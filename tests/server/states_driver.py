@@ -20,7 +20,7 @@ _Tokens = tuple[str, tuple[int, ...]]
 
 
 class StatesDriver(DraftingDriver):
-    """Of snapshots it knows of which tokens they are, and under which adapter."""
+    """For each snapshot, it knows the tokens and the adapter."""
 
     def __init__(self, execute: Execute, lose: Callable[[], None]) -> None:
         super().__init__(execute, lose, SIZES["num_slots"], SIZES["num_blocks"])
@@ -28,7 +28,7 @@ class StatesDriver(DraftingDriver):
         self.num_behind_drafts = 0
         self._known: dict[int, _Tokens] = {}
         self._behind_drafts: set[int] = set()
-        # Of the plan in flight: places by slot, and the slots whose spans are open.
+        # For the plan in flight: places by slot, and the slots whose spans are open.
         self._asked: dict[int, int] = {}
         self._opened: set[int] = set()
         self._ends: dict[int, int] = {}

@@ -38,7 +38,7 @@ PARAMS = [
 
 @pytest.fixture(scope="module")
 def model(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of heads that the ops in C take, so that its steps are recorded."""
+    """A model with head sizes that the ops in C take, so that its steps are recorded."""
     return counting_model(saved_model, tmp_path_factory.mktemp("counting") / "model", head_dim=16)
 
 

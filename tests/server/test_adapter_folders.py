@@ -1,4 +1,4 @@
-"""What an adapter's folder may not be: each refusal names the file and the tensor or key, and leaves nothing behind."""
+"""Invalid folders of adapters: each refusal names the file and the tensor or key, and leaves nothing behind."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from penstock_server.files.adapter.config import Targets, parse_config
 
 Q = f"{PREFIX}.1.self_attn.q_proj"
 A, B = f"{Q}.lora_A.weight", f"{Q}.lora_B.weight"
-# Of 301 tokens.
+# The embedding of 301 tokens.
 E = "base_model.model.model.embed_tokens"
 EMBEDDING_A, ROWS = f"{E}.lora_embedding_A", f"{E}.token_adapter.trainable_tokens_delta"
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 TARGETS = ["q_proj", "o_proj", "down_proj"]
 PLAIN = [True, False, "gaussian", "eva", "orthogonal", "mica"]
 CHANGING = ["pissa", "pissa_niter_4", "olora", "corda", "lora_ga"]
-# Of these, what PEFT decomposes comes from data: any matrices of low rank stand for it.
+# For these, PEFT decomposes matrices that come from data: here, any matrices of low rank stand for them.
 BY_DATA = ["corda", "lora_ga"]
 
 

@@ -99,7 +99,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-# What is more than two matrices, on models whose layers differ: biased and not, fused, transposed.
+# Adapters with more than two matrices, on models whose layers differ: biased and not, fused, transposed.
 KINDS: dict[str, list[dict[str, Any]]] = {
     "llama-biased": [
         {"target_modules": "all-linear", "r": 3, "use_dora": True, "use_rslora": True},
@@ -139,7 +139,7 @@ NORMS: dict[str, list[dict[str, Any]]] = {
         {"target_modules": ["c_attn"], "r": 3, "fan_in_fan_out": True, "bias": "all"},
     ],
     "falcon-40b": [{"target_modules": ["dense"], "r": 3, "modules_to_save": ["ln_mlp", "ln_attn"]}],
-    # Of queries and keys: in one op with the rotation, before and behind it, by head, and over all heads and ranks.
+    # Norms of queries and keys: in one op with rotation, before and after it, by head, and over all heads and ranks.
     "qwen3": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["q_norm", "k_norm"]}],
     "gemma3_text": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["norm"]}],
     "hunyuan_v1_dense": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["query_layernorm"]}],
@@ -261,7 +261,7 @@ def test_a_head_of_its_own_leaves_the_tied_embeddings(
         assert list(sequence.prompt_logprobs.values()) == pytest.approx(of_prompt, abs=1e-3)
 
 
-# What is not a matrix of low rank beside a linear layer, by whether the head is the embeddings.
+# Parts that are not a low-rank matrix beside a linear layer, by whether the head is the embeddings.
 WHOLE: dict[str, tuple[bool, dict[str, Any]]] = {
     "head and embeddings": (False, {"modules_to_save": ["lm_head", "embed_tokens"]}),
     "embeddings that the head has, too": (True, {"modules_to_save": ["embed_tokens"]}),

@@ -1,4 +1,4 @@
-"""What computes attention can be chosen by name; what cannot be had is reported before weights are read."""
+"""Attention backends can be chosen by name; an unavailable one is reported before weights are read."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What Baichuan's and XVERSE's config.json means, and heads whose rows have length 1: rounded, quantized, adapted."""
+"""Baichuan's and XVERSE's config.json, and heads whose rows have length 1: rounded, quantized, adapted."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ from tiny_model import save as save_tiny
 # Heads that two and three shards can share.
 _HEADS = {"num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 6, "num_hidden_layers": 2}
 _SECOND = {**_HEADS, "vocab_size": 125_696}
-# As published, but for what both kinds have alike.
+# The published settings, without those that both kinds have in common.
 _BAICHUAN_13B = {
     "model_type": "baichuan", "hidden_size": 5120, "num_attention_heads": 40, "num_hidden_layers": 40,
     "intermediate_size": 13696, "hidden_act": "silu", "rms_norm_eps": 1e-6, "model_max_length": 4096,

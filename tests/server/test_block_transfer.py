@@ -176,7 +176,7 @@ def test_strangers_are_heard_up_to_the_size_of_a_request(pair: Pair) -> None:
 
 
 def _hears_no_blocks(stranger: socket.socket) -> bool:
-    """What TLS says to a stranger, and the end."""
+    """Whether the stranger gets at most an alert of TLS, and then the end."""
     try:
         return len(stranger.recv(1000)) < 100 and stranger.recv(1) == b""
     except ConnectionResetError:

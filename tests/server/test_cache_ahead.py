@@ -15,7 +15,7 @@ from penstock_server.engine.plan import Admit, Appends, Plan
 from penstock_server.engine.sampling_params import SamplingParams
 
 _PAGE = mmap.PAGESIZE
-# Of one page for each tensor of a layer.
+# With these sizes, a block takes one page in each tensor of a layer.
 _NUM_BLOCKS, _BLOCK_SIZE = 400, 16
 _NUM_AHEAD = 4 * 32 // 16
 LIMITS = Limits(4, _NUM_BLOCKS, _BLOCK_SIZE, 100, 2048, 32)
@@ -55,7 +55,7 @@ def finish(ahead: CacheAhead) -> None:
 
 
 def expect(pool: torch.Tensor, end: int) -> None:
-    """Of every plane the blocks up to this one are there, and no others."""
+    """Checks that the blocks up to this one are present in every plane, and no others."""
     for plane in pool.flatten(0, 1):
         assert present(plane) == [True] * end + [False] * (_NUM_BLOCKS + 1 - end)
 

@@ -35,7 +35,7 @@ def read(data: bytes) -> Plan | str:
 
 
 def read_columns(data: bytes) -> Plan | str:
-    """As `read`, by the endpoint."""
+    """Like `read`, but by the endpoint."""
     try:
         return plan_from_columns(endpoint.Plan(data))
     except (PenstockError, ValueError) as error:
@@ -56,7 +56,7 @@ def test_columns_are_read_as_the_message_is(data: bytes) -> None:
     if isinstance(found, Plan) and isinstance(expected, Plan):
         assert shown(found) == shown(expected)
     else:
-        # Of two reasons either is told.
+        # If there are two reasons, either one may be reported.
         assert found == expected or "" in (found, expected)
         assert isinstance(found, str)
         assert isinstance(expected, str)

@@ -15,7 +15,7 @@ from penstock_server.network.layers.rotary import Rotary
 from tiny_model import sizes
 from transformers import CONFIG_MAPPING
 
-# What the config classes of transformers 4 called differently.
+# The keys that the config classes of transformers 4 named differently.
 _OLD_NAMES = {
     "gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
     "gemma3_text": {"rope_local_theta": "rope_local_base_freq"},
@@ -214,7 +214,7 @@ def test_long_phi_moe_has_factors_and_amplitude_for_long_sequences(tmp_path: Pat
         assert rotary.amplitude == amplitude
 
 
-# As their makers write them.
+# The settings that the makers of these models write.
 _EXAONE = {
     "model_type": "exaone", "activation_function": "silu", "layer_norm_epsilon": 1e-5, "num_layers": 3,
     "num_hidden_layers": None, "rope_theta": 1e6, "rope_scaling": {"rope_type": "llama3", "factor": 8.0},

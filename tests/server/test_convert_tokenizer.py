@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make_folder(tmp_path: Path, kind: str) -> Path:
-    """As Llama's and T5's makers publish theirs, and nobody may write to it."""
+    """A read-only model folder in the form in which the makers of Llama and T5 publish theirs."""
     folder = tmp_path / "model"
     folder.mkdir()
     python(_TRAIN.format(texts=TEXTS), str(tmp_path / "tokenizer"), kind)

@@ -75,7 +75,7 @@ def test_auto_rounds_only_what_is_coarser(
 
 
 def _logprobs(execute: Execute, given: list[list[int]]) -> list[float]:
-    """Of the first token of every prompt."""
+    """The log probability of the first output token of every prompt."""
     found = Driver(execute).run([Sequence(prompt, 1) for prompt in given])
     return [sequence.logprobs[0] for sequence in found]
 

@@ -24,7 +24,7 @@ DELTA: dict[str, Any] = {
 }
 SPACE: dict[str, Any] = CASES["mamba2"]
 CONV: dict[str, Any] = {**CASES["lfm2"], "hidden_size": 64}
-# Of sizes that the ops in C do not take: what was not recorded is computed again, from the states before.
+# The ops in C do not take these sizes: a step that was not recorded is computed again, from the states before.
 SPARSE: dict[str, Any] = CASES["qwen3_5_moe_text"]
 # Beyond the first tokens an index chooses positions.
 INDEXED: dict[str, Any] = {**CASES["deepseek_v32-all"], "index_topk": 4}
@@ -55,7 +55,7 @@ def fixed(folder: Any, sizes: tuple[int, ...], **options: Any) -> Engine:
 
 
 def sequences() -> list[Sequence]:
-    """Of other lengths and ends, so that every number of rows occurs."""
+    """Sequences with different lengths and ends, so that every number of rows occurs."""
     kinds = [
         SamplingParams(),
         DRAWN,

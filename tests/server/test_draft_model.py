@@ -45,7 +45,7 @@ OTHER = {
 BLOCK_SIZE = 4
 
 
-# Of heads that the ops in C take its passes are recordings.
+# With head sizes that the ops in C take, the passes of the draft model are recordings.
 @pytest.mark.parametrize(
     "options",
     [{}, {"head_dim": 16}, CASES["deepseek_v3"], {"family": "youtu", **LATENT}],

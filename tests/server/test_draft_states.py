@@ -118,14 +118,14 @@ def test_two_shards_draft_as_one(
 
 
 def run_alone(ranks: list[Engine], sequence: Sequence) -> list[int]:
-    """What shards choose without drafts: their sums are rounded otherwise than those of one."""
+    """The tokens that shards choose without drafts: their sums are rounded otherwise than those of one."""
     (told,) = Driver(execute_on_all(ranks)).run([fresh(sequence)])
     return told.output
 
 
 @pytest.fixture(params=["recorded", "free"])
 def folder(request: pytest.FixtureRequest, saved_model: Callable[..., Any]) -> Path:
-    """Of heads that the ops in C take, and of others: steps of those run op by op."""
+    """A model with head sizes that the ops in C take, or with others: its steps run op by op."""
     options = DELTA if request.param == "recorded" else CASES["qwen3_5_text"]
     found: Path = saved_model(**options).folder
     return found
@@ -149,7 +149,7 @@ def test_every_drafter_drafts_for_such_models(
 
 
 def head_or_model(drafter: str, saved_model: Callable[..., Any], tmp_path: Path) -> Path:
-    """Of another model of the same sizes: what it drafts is wrong nearly always."""
+    """A head or draft model that was made for another model of the same sizes: its drafts are nearly always wrong."""
     other = counting_model(saved_model, tmp_path / "other", hidden_size=64, head_dim=16)
     if drafter == "draft":
         return other

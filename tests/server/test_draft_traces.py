@@ -31,7 +31,7 @@ from penstock_server.engine.sampling_params import SamplingParams
 from test_grammar_drafts import patiently
 from thread_ranks import engines, execute_on_all
 
-# Of what shares most with another drafter there are few.
+# Drafters that share most of their code with another drafter get few traces.
 NUM_TRACES, NUM_TREES, NUM_FEW, NUM_MORE, NUM_NEW = 1000, 300, 100, 40, 5
 DRAFTERS = (
     *("ngram", "suffix", "draft", "draft-renumbered", "medusa", "eagle", "parallel", "mtp"),
@@ -106,7 +106,7 @@ def candidates(adapter_id: str, has_trees: bool) -> list[Sequence]:
         uses = adapter_id if number % 4 == 3 and not is_plain else ""
         params = replace(params, banned_ids=(), banned_lens=(), allowed_mask=b"") if grammar else params
         found.append(Sequence(tokens, NUM_NEW, params, grammar, uses))
-    # What followed there follows here, but for what is behind it.
+    # The tokens that followed there follow here, too, except for those after the match.
     found.append(Sequence([5, 200, 201, 202, 200, 201], NUM_NEW))
     return found
 
@@ -116,7 +116,7 @@ def fresh(sequence: Sequence) -> Sequence:
 
 
 def alone(engine: Engine, sequences: list[Sequence]) -> list[list[int]]:
-    """What each gets without drafts and in no company."""
+    """The output of each sequence without drafts, computed alone."""
     found = []
     for sequence in sequences:
         (told,) = Driver(execute_on(engine)).run([fresh(sequence)])
@@ -150,7 +150,7 @@ def play(
 
 
 def share(driver: Driver, donor: Sequence, sequence: Sequence) -> None:
-    """As `Driver.share_prefix`, of as many tokens as both begin with."""
+    """Like `Driver.share_prefix`, for as many tokens as both begin with."""
     pairs = zip(donor.tokens, sequence.tokens[:-1], strict=False)
     same = next(
         (place for place, (mine, theirs) in enumerate(pairs) if mine != theirs), len(sequence.tokens) - 1

@@ -69,7 +69,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of heads that the ops in C take, so that its steps are recorded."""
+    """A model with head sizes that the ops in C take, so that its steps are recorded."""
     return counting_model(saved_model, tmp_path_factory.mktemp("counting") / "model", head_dim=16)
 
 
@@ -79,7 +79,7 @@ def right(model: Path) -> Path:
 
 
 def drafts_of(model: Any, head: eagle.Head, tokens: list[int]) -> list[int]:
-    """What the training code guesses behind these tokens."""
+    """The tokens that the training code guesses after these tokens."""
     return [ids[0] for ids in likeliest_of(model, head, tokens, MAX_DRAFTS)]
 
 
@@ -116,7 +116,7 @@ def likeliest_of(
     return found
 
 
-# Of heads of 18 numbers the model's steps run op by op.
+# With a head size of 18, the model's steps run op by op.
 @pytest.mark.parametrize("options", [{}, {"head_dim": 16}], ids=["free", "recorded"])
 def test_drafts_are_those_of_the_training_code(
     saved_model: Callable[..., Any], tmp_path: Path, options: dict[str, Any]
@@ -326,7 +326,7 @@ def test_all_ranks_draft_the_same(
 def test_the_form_of_speculators_is_read(
     saved_model: Callable[..., Any], noise: Path, tmp_path: Path
 ) -> None:
-    """The same head under its names drafts the same, and what its config.json may add is heeded."""
+    """A head with its tensors renamed drafts the same, and additional settings of its config.json are used."""
     raw = json.loads((noise / "config.json").read_text())
     weights = load_file(noise / "model.safetensors")
     weights = {name.replace("midlayer.", "layers.0."): weight for name, weight in weights.items()}

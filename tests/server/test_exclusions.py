@@ -46,7 +46,7 @@ def test_mixed_preempted_and_padded_steps_exclude_the_same(
     model = saved_model(head_dim=16)
     vocab_size = model.oracle.config.vocab_size
     plain = [oracle.greedy(model.oracle, prompt, LENGTH)[0] for prompt in prompts(3)]
-    # What the model would say: of each output its second and third token in a row, and for the last its first.
+    # Tokens that the model would choose: the second and third token of each output.
     pairs = [output[1:3] for output in plain]
     allowed = set(range(0, vocab_size, 2))
     kinds = [

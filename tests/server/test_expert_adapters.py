@@ -44,9 +44,9 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "granitemoehybrid": [{"target_modules": ["v_proj"], "target_parameters": GRANITE, "r": 2}],
 }  # fmt: skip
-# As they were named when each expert had modules.
+# The names of experts in releases in which each expert had modules.
 MODULES = r".*experts\.\d+\.(gate_proj|up_proj|down_proj)|.*q_proj"
-# Of one rank, and of two with a slice of every expert or with whole ones.
+# One rank, and two with a slice of every expert or with whole experts.
 GROUPS = [(1, False), (2, False), (2, True)]
 Tensors = dict[str, torch.Tensor]
 
@@ -94,7 +94,7 @@ def test_ranks_without_experts_have_adapters_of_none(tmp_path: Path, monkeypatch
 
 
 def with_inputs_as_outputs(pair: str, a: torch.Tensor, b: torch.Tensor, count: int) -> Tensors:
-    """As earlier releases of PEFT have them, which took the outputs of such a parameter for its inputs."""
+    """The layout of earlier releases of PEFT, which took the outputs of such a parameter for its inputs."""
     rank = len(a) // count
     down, up = a.view(count, rank, -1), b.view(len(b), rank, count).permute(2, 0, 1)
     first, second = up.mT.reshape(count * rank, -1), down.permute(2, 1, 0).reshape(a.shape[1], -1)
@@ -102,7 +102,7 @@ def with_inputs_as_outputs(pair: str, a: torch.Tensor, b: torch.Tensor, count: i
 
 
 def by_module(pair: str, a: torch.Tensor, b: torch.Tensor, count: int) -> Tensors:
-    """As adapters of transformers before 5 have them, where each expert had modules."""
+    """The layout of adapters of transformers before 5, where each expert had modules."""
     rank = len(a) // count
     down, up = a.view(count, rank, -1), b.view(len(b), rank, count).permute(2, 0, 1)
     found: Tensors = {}
@@ -125,7 +125,7 @@ def rewritten(
     num_experts: int,
     **keys: Any,
 ) -> Adapter:
-    """The same adapter, its experts saved in another way."""
+    """Copies the adapter; its experts are saved in another way."""
     shutil.copytree(adapter.folder, folder)
     file = folder / "adapter_model.safetensors"
     tensors = load_file(file)
@@ -140,7 +140,7 @@ def rewritten(
 
 
 def with_inputs_as_outputs_in_two_modules(pair: str, a: torch.Tensor, b: torch.Tensor, count: int) -> Tensors:
-    """As transformers before 5 have Granite's experts: a module for each parameter."""
+    """The layout of Granite's experts in transformers before 5: a module for each parameter."""
     is_first = "base_layer" in pair
     parent = pair.partition("experts.")[0]
     return with_inputs_as_outputs(f"{parent}{'input' if is_first else 'output'}_linear.", a, b, count)

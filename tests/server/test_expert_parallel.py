@@ -47,7 +47,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def experts_in(rank: Engine) -> list[Experts]:
-    """Those of each sparse layer."""
+    """The experts of each sparse layer."""
     model: Any = rank.model
     return [module for module in model.modules() if isinstance(module, Experts)]
 
@@ -66,7 +66,7 @@ def test_two_ranks_with_whole_experts_equal_transformers(
         check(thread_ranks.execute_on_all(ranks), want, seed=2)
 
 
-# Of 3 experts on 4 ranks, the first rank has none.
+# With 3 experts on 4 ranks, the first rank has none.
 @pytest.mark.parametrize(("num_experts", "size"), [(5, 2), (5, 3), (5, 4), (3, 4)])
 def test_experts_that_do_not_divide_equal_transformers(
     num_experts: int, size: int, expected: Made, monkeypatch: pytest.MonkeyPatch

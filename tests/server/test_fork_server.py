@@ -44,7 +44,7 @@ def is_gone(pid: int) -> bool:
 
 
 def has(shard: Forked) -> Any:
-    """What a probe says that it has."""
+    """The attributes that a probe reports of itself."""
     return json.loads(shard.lines_until("}\n").splitlines()[-1])
 
 

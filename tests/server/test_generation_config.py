@@ -1,4 +1,4 @@
-"""What a model folder says of sampling: read, refused where it makes no sense, and sent to the router."""
+"""The sampling settings of a model folder: read, refused where they make no sense, and sent to the router."""
 
 import json
 from collections.abc import Callable

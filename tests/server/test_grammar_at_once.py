@@ -35,7 +35,7 @@ def engine(recorded: Engine) -> Engine:
 
 @pytest.fixture
 def tells(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each time that a slot is told a token, whether the step's thread computes the mask behind it."""
+    """For each time that a slot is told a token: whether the step's thread computes the mask behind it."""
     found: list[bool] = []
     tell = ConstrainedSlot.tell
 
@@ -49,7 +49,7 @@ def tells(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def tokens(engine: Engine, *params: SamplingParams) -> list[list[int]]:
-    """What sequences with these parameters and a grammar get, and a plain one before them."""
+    """The outputs of sequences with these parameters and a grammar, and of a plain one before them."""
     constrained = [Sequence(PROMPT, NUM_TOKENS, it, LETTERS) for it in params]
     sequences = [Sequence(PROMPT, NUM_TOKENS), *constrained]
     assert not any(sequence.errors for sequence in Driver(execute_on(engine)).run(sequences))

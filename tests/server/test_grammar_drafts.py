@@ -90,7 +90,7 @@ def admitted_with(slot: int, params: SamplingParams, grammar: Grammar | None, id
 
 
 def cut(told: Told) -> Told:
-    """What is behind the end is dropped by the router."""
+    """Removes the tokens after the end, which the router drops."""
     end = told.ids.index(END) + 1 if END in told.ids else NUM_TOKENS
     return replace(told, ids=told.ids[:end], logprobs=told.logprobs[:end], tops=told.tops[:end])
 
@@ -104,7 +104,7 @@ def engine(
 
 
 def right(expected: list[Told], rng: random.Random | None = None) -> Callable[[int, int, int], Sequence[int]]:
-    """What comes; with `rng` some of it is wrong, legal or not, and the end comes early."""
+    """Guesses the tokens that come; with `rng` some guesses are wrong, legal or not, and the end comes early."""
 
     def guess(slot: int, start: int, most: int) -> Sequence[int]:
         ids = expected[slot].ids[start : start + most]
@@ -191,7 +191,7 @@ def test_heads_know_what_grammars_allow(
     engine.drafter = unlimited(engine.drafter)
     got = play(execute_on(engine), MAX_DRAFTS)
     check_same(got, expected)
-    # Of what is drafted nothing is cut; heads of MEDUSA do not know which of the tokens before them were allowed.
+    # No drafts are cut; heads of MEDUSA do not know which of the tokens before them were allowed.
     assert sum(it.num_drafted for it in got) > 2 * sum(it.num_steps for it in got)
     assert heads is medusa_heads or all(map(few_steps, got))
 

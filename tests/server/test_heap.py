@@ -34,5 +34,5 @@ def test_blocks_that_were_freed_stay_with_the_process() -> None:
         [sys.executable, "-c", _STEPS], check=True, capture_output=True, text=True, timeout=120
     )
     usual, kept = json.loads(ran.stdout)
-    # Of 4,096 pages; how many the heap gives back by itself is a matter of its version: 198 in glibc 2.36.
+    # A step touches 4,096 pages; how many the heap gives back by itself depends on its version: 198 in glibc 2.36.
     assert kept <= usual // 4

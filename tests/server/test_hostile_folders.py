@@ -13,7 +13,7 @@ from penstock_server.base.errors import StartError
 
 # More than this and a test would be green by luck; the mutants are counted so that they stay several hundred.
 FEWEST_MUTANTS = 300
-# Of this process: what other programs take from a busy machine is not the refusal's.
+# CPU time of this process: time that other programs take from a busy machine does not count.
 LIMIT_S = 2.0
 CODE = "from pathlib import Path\nPath('executed').touch()\n"
 
@@ -26,7 +26,7 @@ def healthy(saved_model: Callable[..., Any]) -> Path:
 
 
 def refusal(folder: Path) -> str:
-    """What a start says, in-process: no signal can have killed it."""
+    """The error message of a start, in-process: no signal can have killed it."""
     with pytest.raises(StartError) as refused:
         make_engine(folder)
     return str(refused.value)

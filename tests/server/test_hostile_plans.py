@@ -54,7 +54,7 @@ def plans(draw: st.DrawFn) -> bytes:
 @given(plans())
 def test_a_plan_that_no_router_sends_is_read_or_refused(data: bytes) -> None:
     message = pb.Plan()
-    # What is no message is refused by gRPC, before any of our code sees it.
+    # gRPC refuses bytes that are not a message, before any of our code sees them.
     with suppress(DecodeError):
         message.ParseFromString(data)
     with suppress(InvalidPlan):

@@ -33,7 +33,7 @@ def hub() -> Iterator[FakeHub]:
 
 
 class Result(NamedTuple):
-    """What a process said."""
+    """The results of a process."""
 
     code: int
     folder: Path | None

@@ -1,4 +1,4 @@
-"""What loading takes, by the count of the operating system: nothing where weights stay in the files, else a rank's
+"""The memory that loading takes, counted by the system: nothing where weights stay in the files, else a rank's
 share of the model and one tensor more; of quantized weights, what they take and some rows more.
 """
 
@@ -80,7 +80,7 @@ config = LlamaConfig.from_pretrained(folder)
 """,
     "load": "load_model(LlamaForCausalLM, config, checkpoint, group, dtype=dtype)",
 }
-# As in penstock_server, where quantized weights are read or become numbers: in float32, and codes of a byte.
+# The bytes of some rows, as penstock_server reads or converts quantized weights: in float32, and codes of a byte.
 _SOME_ROWS = 5 << 22
 _QUANTIZED = {
     "prepare": """
@@ -137,14 +137,14 @@ def test_a_rank_of_a_borrowed_model_needs_its_share_and_one_tensor(folder: Path)
     # Embedding and head are no linear layers of the plan. Two bytes a number, of four in the file.
     share = ((folder / "model.safetensors").stat().st_size - layers // 2) // 2
     largest = 4 * _SIZES["vocab_size"] * _SIZES["hidden_size"]
-    # What is not converted would stay in the pages of the files, and not be seen.
+    # Weights that are not converted would stay in the pages of the files, and not be counted.
     most, num_samples = peak(folder, 2, "bfloat16", _BORROWED)
     assert num_samples > 20
     assert share - _BESIDE < most < share + largest + _BESIDE
 
 
 def _quantized_bytes(num_layers: int, bits: float) -> int:
-    """Of layers that `_SIZES` describes, with their scales."""
+    """The bytes of layers that `_SIZES` describes, with their scales."""
     return int(num_layers * _LAYER_BYTES / 32 * bits)
 
 
@@ -188,7 +188,7 @@ def test_what_is_quantized_at_load_needs_what_it_takes_and_some_rows(folder: Pat
 
 @pytest.fixture(scope="module")
 def large_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As numbers, its embedding takes far more than some rows of it."""
+    """A model whose embedding, once dequantized, takes far more memory than some rows of it."""
     folder = tmp_path_factory.mktemp("vocabulary")
     save(folder, TinyModel(options={**_SIZES, "vocab_size": 65_536, "num_hidden_layers": 2}))
     return folder

@@ -36,7 +36,7 @@ RIGHT = SamplingParams(temperature=0.9, seed=4)
 
 @pytest.fixture(scope="module")
 def model(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of heads that the ops in C take, so that its steps are recorded."""
+    """A model with head sizes that the ops in C take, so that its steps are recorded."""
     return counting_model(saved_model, tmp_path_factory.mktemp("counting") / "model", head_dim=16)
 
 
@@ -45,7 +45,7 @@ def right(model: Path) -> Path:
     return medusa_heads(model, model.with_name("right"), num_layers=2, says=2)
 
 
-# Of heads of 18 numbers steps run op by op.
+# With a head size of 18, steps run op by op.
 @pytest.mark.parametrize(
     ("options", "params"),
     [({}, ["drawn", "top logprobs", "drawn under penalties"]), ({"head_dim": 16}, [*EVERYTHING])],

@@ -47,7 +47,7 @@ class Made(NamedTuple):
 
     folder: Path
     oracle: Any
-    # Of that layer, without those of a decoder layer.
+    # The weights of that layer, without those of a decoder layer.
     own: dict[str, torch.Tensor]
     has_states: bool
 
@@ -86,7 +86,7 @@ def make(saved_model: Callable[..., Any], to: Path, kind: str) -> Made:
 
 
 def apart(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """As Qwen3-Next has it."""
+    """The weights in the layout of Qwen3-Next."""
     layer = f"model.layers.{NUM_LAYERS}."
     named = {
         "enorm": "pre_fc_norm_embedding",
@@ -114,7 +114,7 @@ def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 @torch.no_grad()
 def drafts_of(made: Made, tokens: list[int]) -> list[int]:
-    """What the layer guesses behind these tokens: each time all positions anew."""
+    """The tokens that the layer guesses after these tokens; each time, all positions are computed again."""
     model, own, eps = made.oracle.model, made.own, made.oracle.config.rms_norm_eps
     layer, known, given = model.layers[NUM_LAYERS], list(tokens), torch.empty(0)
     told: dict[str, Any] = {}

@@ -52,7 +52,7 @@ FAMILIES: dict[str, tuple[Packer, dict[str, Any]]] = {
 }
 # All experts of a layer in one tensor.
 GPT_OSS = "MXFP4 of experts"
-# What torchao says of its weights in the header of a file.
+# The class that torchao names for its weights in the header of a file.
 CLASSES = {
     "torchao int8": "IntxUnpackedToInt8Tensor",
     "torchao int4": "Int4Tensor",
@@ -65,7 +65,7 @@ _MODULES = ("model.layers.1.mlp.down_proj.", "model.layers.1.mlp.experts.down_pr
 
 
 class Case(NamedTuple):
-    """What a mutation may change."""
+    """The parts of a model folder that a mutation may change."""
 
     folder: Path
     tensors: Tensors
@@ -136,7 +136,7 @@ def spoil_scale(case: Case) -> None:
 
 
 def _not_numbers(name: str, tensor: torch.Tensor) -> list[float]:
-    """What of a type is no finite number: bytes of those of 8 bits."""
+    """The values of a type that are not finite numbers: for types of 8 bits, as bytes."""
     if tensor.dtype == torch.float8_e4m3fn:
         return [0x7F, 0xFF]
     is_power = tensor.dtype == torch.uint8 and name.endswith(("weight_scale", "_scales"))

@@ -1,4 +1,4 @@
-"""What the package must not do: drift from the protocol, import what is slow, or run what a model folder brings."""
+"""The package must not drift from the protocol, import slow modules, or run code of a model folder."""
 
 import re
 import subprocess

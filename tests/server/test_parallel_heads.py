@@ -70,7 +70,7 @@ def right(model: Path) -> Path:
 
 
 def drafts_of(engine: Engine, number: int, as_tree: bool = False) -> tuple[int, ...]:
-    """What is drafted for the first slot, which is as if it had not been asked."""
+    """The drafts for the first slot; afterwards, the drafter's state is as if nobody had asked."""
     drafter = engine.drafter
     assert isinstance(drafter, HeadDrafter)
     before = {slot: list(kept) for slot, kept in drafter._kept._runs.items()}
@@ -81,7 +81,7 @@ def drafts_of(engine: Engine, number: int, as_tree: bool = False) -> tuple[int, 
     return found
 
 
-# Of heads of 18 numbers the model's steps run op by op.
+# With a head size of 18, the model's steps run op by op.
 @pytest.mark.parametrize("options", [{}, {"head_dim": 16}], ids=["free", "recorded"])
 @pytest.mark.parametrize("name", FACTS)
 def test_drafts_are_those_of_the_formulas(
@@ -249,7 +249,7 @@ def test_no_more_is_drafted_than_the_head_was_trained_for(
 
 
 def test_grammars_go_along(model: Path, right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a grammar forces is drafted, and a guess keeps to the guesses before it."""
+    """Tokens that a grammar forces are drafted, and a guess fits the guesses before it."""
     patiently(monkeypatch)
     cases = [
         (SamplingParams(), Grammar("regex", "[ab]{30}")),
@@ -285,7 +285,7 @@ def test_all_ranks_draft_the_same(
 
 
 def test_the_form_without_a_kind_is_read(saved_model: Callable[..., Any], head: Path, tmp_path: Path) -> None:
-    """The same head under the names of the other form drafts the same, whatever it calls its token."""
+    """A head renamed to the other form drafts the same, whatever the key of its mask token is called."""
     raw = json.loads((head / "config.json").read_text())
     layers = raw.pop("transformer_layer_config")
     names = ("speculators_model_type", "speculators_config", "mask_token_id")

@@ -72,7 +72,7 @@ def test_tokens_are_those_of_transformers(
         assert sequence.output == oracle.greedy(model.oracle, sequence.prompt, 4)[0]
     assert plain.count > 0
     assert (fused.count > 0) == (num_norms > 0)
-    # Of each pass, and with the last feed-forward and the embedding one more each.
+    # In each pass, `num_norms` sums are fused; the last feed-forward and the embedding each need one plain sum.
     if num_norms == 5:
         assert fused.count * 2 == plain.count * num_norms
 

@@ -49,7 +49,7 @@ def batch(adapter_id: str = "") -> list[Sequence]:
 
 
 class Told(NamedTuple):
-    """What came of sequences. One that waits for its grammar has other company, and is rounded otherwise."""
+    """The results of sequences. One that waits for its grammar has other company, and is rounded otherwise."""
 
     tokens: list[Any]
     numbers: list[float]
@@ -105,7 +105,7 @@ def with_shared_prefix(engines: list[Engine]) -> list[Told]:
 
 
 def with_drafts(engines: list[Engine]) -> list[list[int]]:
-    """What follows is drafted from what was there."""
+    """The outputs with drafts: the next tokens are drafted from those before them."""
 
     def lose() -> None:
         for engine in engines:

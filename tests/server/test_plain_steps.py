@@ -41,7 +41,7 @@ def engine(saved_model: Callable[..., Any]) -> Engine:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each step that was asked for, whether it was one call."""
+    """For each step that was asked for: whether it was one call."""
     found: list[bool] = []
     launch = PlainSteps.launch
 
@@ -81,7 +81,7 @@ def shown(outcome: Outcome) -> list[Any]:
 
 
 def sequences(seed: int, vocab_size: int) -> list[Sequence]:
-    """Of many lengths, most of them plain."""
+    """Sequences of many lengths, most of them plain."""
     rng = random.Random(seed)
     return [
         Sequence(
@@ -157,7 +157,7 @@ def test_states_go_on_as_in_other_steps(tmp_path: Path, computed: list[bool]) ->
 )
 def test_steps_of_other_families_are_one_call_too(tmp_path: Path, computed: list[bool], name: str) -> None:
     sizes = {"d_model": 128, "n_heads": 8} if name == "mpt" else {"hidden_size": 128}
-    # Those without a head_dim of their own have 8 heads.
+    # Families without a head_dim of their own have 8 heads.
     has_head_dim = CASES[name].get("head_dim", True) is not None
     # A soft cap takes rows of fours.
     sizes["vocab_size"] = 304
@@ -314,7 +314,7 @@ class Guesses(Drafter):
 
 
 def tokens_of(engine: Engine, num_slots: int) -> dict[int, list[int]]:
-    """What these slots have."""
+    """The tokens that these slots have."""
     lengths = {slot: engine.slots.states[slot].length for slot in range(num_slots)}
     return {slot: tokens.tolist() for slot, tokens in engine.slots.rows.known_tokens(lengths).items()}
 
@@ -323,7 +323,7 @@ def tokens_of(engine: Engine, num_slots: int) -> dict[int, list[int]]:
 def test_drafts_are_right_and_wrong_as_in_other_steps(
     engine: Engine, computed: list[bool], seed: int
 ) -> None:
-    """Behind some slots, behind none, and as many as there are."""
+    """Drafts for some slots, for none, and as many as there are."""
     params, num_steps = [SamplingParams(), DRAWN, SamplingParams(temperature=0.7, seed=9)], 5
     begin(engine, params, num_decodes=28)
     known = tokens_of(engine, len(params))

@@ -284,7 +284,7 @@ DECLARED = {
     "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
     "int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
 }
-# What the folder declares, what is asked for, and what the refusal names.
+# The format that the folder declares, the format that is asked for, and the words that the refusal must name.
 CLASHES = [
     ("gptq", "awq", ("quant_method is 'gptq'", "--quantize asks for 'awq'")),
     ("gptq", "int4", ("quant_method is 'gptq'", "--quantize asks for 'int4'")),

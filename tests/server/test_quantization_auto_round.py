@@ -14,7 +14,7 @@ from test_quantization_awq_gptq import awq, gptq
 
 
 def settings(packing: str, **more: Any) -> dict[str, Any]:
-    """As the tool writes them."""
+    """The settings as the tool writes them."""
     of_tool = {
         "autoround_version": "0.9.1",
         "iters": 200,

@@ -64,7 +64,7 @@ def packed(
 
 
 def old_words(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """As many whole values as a word holds, the rest of it empty."""
+    """Packs as many whole values as fit into a word; the rest of the word is empty."""
     each = 32 // bits
     padded = torch.nn.functional.pad(values, (0, -values.shape[1] % each)).view(len(values), -1, each).long()
     numbers = (padded << torch.arange(each) * bits).sum(-1)
@@ -119,7 +119,7 @@ def model(made: Made) -> Callable[[str], Quantized]:
 
 
 DOWN = "model.layers.1.mlp.down_proj"
-# What is changed in the settings, the tensors, and what the refusal names.
+# The changes to the settings and to the tensors, and the words that the refusal must name.
 SPOILED: dict[str, tuple[dict[str, Any], Callable[[Tensors], Any], str]] = {
     "no groups": ({"config_groups": {}}, lambda _: None, "config_groups"),
     "a list of groups": ({"config_groups": [1]}, lambda _: None, "config_groups"),

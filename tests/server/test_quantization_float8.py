@@ -133,7 +133,7 @@ def test_a_part_of_a_fused_projection_may_stay_in_16_bits(
 
 NO_BLOCKS: tuple[Any, ...] = (0, [], [16], [16, 0], [16, -1], [1.5, 1], ["a", 1], {}, [16, True], [16] * 3)
 DOWN = "model.layers.1.mlp.down_proj"
-# What is changed in the settings, the tensors, and what the refusal names.
+# The changes to the settings and to the tensors, and the words that the refusal must name.
 SPOILED: dict[str, tuple[dict[str, Any], Callable[[Tensors], Any], str]] = {
     "another type of float": ({"fmt": "e5m2"}, lambda _: None, "fmt"),
     "an unknown setting": ({"expert_dtype": "fp4"}, lambda _: None, "expert_dtype"),
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused_with_its_reason(
 def test_experts_may_share_a_tensor(
     saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As transformers 5 holds them."""
+    """The experts are in the layout of transformers 5."""
     experts = {
         "num_experts": 4,
         "num_experts_per_tok": 2,

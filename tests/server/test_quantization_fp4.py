@@ -123,7 +123,7 @@ def gpt_oss(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
 
 
 def published(saved_model: Callable[..., Any], parent: Path, num_local_experts: int) -> Quantized:
-    """As it was published: experts have 4 bits, all else 16."""
+    """The model in the published form: experts have 4 bits, all else 16."""
     torch.manual_seed(0)
     options = {"num_local_experts": num_local_experts, "num_experts_per_tok": 2, "sliding_window": 9}
     of = healthy(saved_model, family="gpt_oss", **options, **SIZES)

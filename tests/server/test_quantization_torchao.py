@@ -20,7 +20,7 @@ LARGEST = 448.0
 
 
 def settings(kind: str, **more: Any) -> dict[str, Any]:
-    """As transformers writes them."""
+    """The settings as transformers writes them."""
     quant_type = {"default": {"_type": kind, "_version": 2, "_data": {"set_inductor_config": True}}}
     flags = {"include_input_output_embeddings": False, "untie_embedding_weights": False}
     return {
@@ -113,7 +113,7 @@ def describe(folder: Path, kind: str) -> None:
 
 
 def describe_as_its_class(name: str, folder: Path) -> None:
-    """As torchao writes a model of the table."""
+    """Describes a model of the table as torchao writes it."""
     describe(folder, next(kind for begin, kind in CLASSES.items() if name.startswith(begin)))
 
 
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_experts_in_one_tensor_are_refused(saved_model: Callable[..., Any], tmp_path: Path) -> None:
-    """As torchao names the parts of a parameter that is no `weight`."""
+    """The tensors have the names that torchao gives the parts of a parameter that is no `weight`."""
     sizes = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 48, "norm_topk_prob": True}
     of = healthy(saved_model, family="qwen3_moe", **sizes)
     packer, written = MODELS["int8 of rows"]

@@ -153,14 +153,14 @@ def test_changed_files_are_noticed(folder: Path, cache: QuantizeCache) -> None:
     tensors = load_file(file)
     tensors["model.layers.0.mlp.up_proj.weight"] = tensors["model.layers.0.mlp.up_proj.weight"].flip(0)
     save_file(tensors, file, {"format": "pt"})
-    # As a copy that keeps times has it.
+    # The file keeps its old times, as after a copy that keeps times.
     os.utime(file, ns=(stamps.st_atime_ns, stamps.st_mtime_ns))
     assert file.stat().st_size == stamps.st_size
     _, expected = answers(folder, quantize="int8")
     assert expected != before
     assert answers(folder, quantize="int8", quantize_cache=cache) == (False, expected)
     assert answers(folder, quantize="int8", quantize_cache=cache) == (True, expected)
-    # What is of no use any more has gone.
+    # The cached file that is of no use any more has been removed.
     assert len(files_of(cache)) == 1
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-4}))
@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_written_only_warns(
     blocked = QuantizeCache(folder / "config.json" / "cache", 1)
     assert answers(folder, quantize="int8", quantize_cache=blocked) == (False, expected)
     assert "Not a directory" in warnings(caplog)[0]
-    # What is there is used from a folder that nobody can write.
+    # A cache in a folder that nobody can write is still read.
     monkeypatch.setattr(os, "utime", no_room)
     assert answers(folder, quantize="int8", quantize_cache=cache) == (True, expected)
     assert len(warnings(caplog)) == 1

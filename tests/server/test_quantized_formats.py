@@ -25,7 +25,7 @@ FORMATS = {
     "fp4": FP4,
     "torchao": TORCHAO,
 }
-# What is divided is also tried with experts; but in auto-round's, rules name the modules of a Llama.
+# The divided models are also tried with experts; but the rules of auto-round name the modules of a Llama.
 WITH_EXPERTS = {**{of: FORMATS[of].divided for of in FORMATS}, "auto-round": ("words of GPTQ",)}
 
 

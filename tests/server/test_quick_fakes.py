@@ -1,4 +1,4 @@
-"""What is remembered of fake tensors is what torch computes."""
+"""The remembered results of fake tensors equal those that torch computes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ OPS: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
 
 
 def _facts(mode: FakeTensorMode, op: Callable[..., Any], is_same: bool) -> list[Any]:
-    """Of each result: what it looks like, and which of the arguments it is or shares memory with."""
+    """For each result: its shape and type, and which of the arguments it is or shares memory with."""
     with mode:
         x, y = torch.zeros(4, 6), torch.zeros(4, 6)
         y = x if is_same else y

@@ -42,7 +42,7 @@ def by_constructor(store: Any, name: str, world_size: int) -> Any:
 
 
 def by_recipe(store: Any, name: str, world_size: int) -> Any:
-    """As libraries for reinforcement learning make a group beside the one that a process has."""
+    """Makes a group as libraries for reinforcement learning do, beside the one that a process has."""
     parts, timeout = PrefixStore(name, store), timedelta(seconds=60)
     gloo = Backend("gloo")
     group, _ = _new_process_group_helper(
@@ -85,7 +85,7 @@ class Trainer:
             self._group.broadcast(tensor, 0).wait()
 
     def send(self, path: Path, tensors: Tensors) -> list[Sequence[str]]:
-        """What is missing then, by shard."""
+        """The names that are still missing after that, by shard."""
         self.announce(path, tensors)
         self.broadcast(tensors)
         return [progress.missing for progress in self.wait()]
@@ -261,7 +261,7 @@ def test_a_folder_that_somebody_removes_is_no_fault_of_the_trainer(
     assert str(failure(group.shards[0])) == "the folder with what came before is gone"
 
 
-# As a shard: it says which process is the rank, and is killed while that waits for a trainer.
+# A process that acts as a shard: it says which process is the rank, and is killed while that waits for a trainer.
 KILLED_SHARD = """
 import os, signal, sys
 from pathlib import Path

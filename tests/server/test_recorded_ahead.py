@@ -1,4 +1,4 @@
-"""What steps with drafts compute on a CPU is recorded before the first request, as far as there is time."""
+"""Steps with drafts on a CPU are recorded before the first request, as far as there is time."""
 
 import itertools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a shard takes of a machine on which there are others of its model: its GPU, and its share of the memory."""
+"""The share of a machine that a shard takes beside others of its model: its GPU, and its share of the memory."""
 
 from dataclasses import replace
 from pathlib import Path

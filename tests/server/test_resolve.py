@@ -119,7 +119,7 @@ def test_heads_lie_in_the_folder_of_the_model_or_name_it(
     assert "draft" not in told(str(model))
     assert main([str(model), "--heads=medusa"]) == 2
     assert "--speculation medusa needs heads" in capsys.readouterr().err
-    # As TGI has them: the folder of the heads names the model.
+    # The folder layout of TGI: the folder of the heads names the model.
     heads = tmp_path / "heads"
     heads.mkdir()
     config = {"medusa_num_heads": 2, "base_model_name_or_path": str(model)}

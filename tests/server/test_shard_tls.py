@@ -15,14 +15,14 @@ from shard_client import DEADLINE_S, ENDPOINTS, Shard, listening_ports, run_shar
 
 SECRET = "a-secret-of-this-test"
 METADATA = [("penstock-secret", SECRET)]
-# Of a connection that is refused again and again.
+# The time for which a connection is refused again and again.
 REFUSED_S = 3.0
 
 
 class Listening(NamedTuple):
     shard: Shard
     port: int
-    # Of this shard's authority, and of another with the same names.
+    # The files of this shard's authority, and of another authority with the same names.
     ours: Issued
     theirs: Issued
 

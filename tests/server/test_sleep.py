@@ -27,7 +27,7 @@ def shards(
 
 
 def ask(shards: list[Shard], method: str, message: Any) -> list[Any]:
-    """Of all ranks at a time, as the router does."""
+    """Calls the method on all ranks at the same time, as the router does."""
     calls = [getattr(shard.stub, method).future(message, timeout=DEADLINE_S) for shard in shards]
     return [call.result() for call in calls]
 
@@ -89,7 +89,7 @@ def test_a_shard_gives_its_memory_back_and_computes_the_same_tokens_afterwards(
         assert abs(resident_mb(shards[0]) - awake_mb) < 0.5 * pool_mb
     after = shards[0].describe()
     after.last_epoch = before.last_epoch
-    # What steps have recorded since the start counts, too.
+    # `awake_bytes` also counts what steps have recorded since the start.
     after.awake_bytes.CopyFrom(before.awake_bytes)
     assert after == before
 
@@ -137,7 +137,7 @@ def test_what_is_told_counts_no_sequence_that_the_sleep_has_interrupted(shards: 
 
 
 def _position_bytes(described: pb.DescribeResponse) -> int:
-    """Of keys, or of values, of all layers of the tiny model on one of two ranks."""
+    """The bytes of keys, or of values, of all layers of the tiny model on one of two ranks."""
     assert described.dtype == "float32"
     return 3 * 2 * 18 * 4
 

@@ -73,7 +73,7 @@ class Seldom(Guessing):
         return {} if self.num_asked % self.period else wanted
 
 
-# Of heads that the ops in C take steps with drafts are recordings, of the others free.
+# With head sizes that the ops in C take, steps with drafts are recordings; with others, they run op by op.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "free": ("llama", {}),
     "recorded": ("llama", {"head_dim": 16}),
@@ -218,7 +218,7 @@ def test_drafts_of_the_sequence_itself_change_nothing(engine: Engine, kind: type
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)
     check_same(got, expected)
-    # Of three tokens one soon comes again.
+    # With only three tokens, one soon comes again.
     assert got[0].num_drafted > 0
     assert got[0].num_steps < expected[0].num_steps
 
@@ -277,7 +277,7 @@ def test_what_followed_the_longest_run_lately_is_drafted(
         ([1, 2, 3, 9, 1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], (9, 1, 2, 3)),
         # A suffix of three counts as much as two of two, and the last of equals is taken.
         ([5, 2, 3, 7, 1, 2, 3, 8, 4, 2, 3, 7, 1, 2, 3], (8, 4, 2, 3)),
-        # Behind the first token the places differ: a third for each.
+        # After the first token the places differ: a third for each.
         ([1, 2, 5, 6, 1, 2, 5, 7, 1, 2, 5, 8, 9, 9, 1, 2], (5, 8, 9, 9)),
         ([1, 2, 5, 1, 2, 6, 1, 2, 7, 1, 2, 8, 1, 2, 4, 1, 2], ()),
         ([7, 7, 7], (7, 7, 7, 7)),

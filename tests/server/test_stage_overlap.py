@@ -59,7 +59,7 @@ def of_epoch(epoch: int) -> list[Plan]:
 
 
 def run(engine: Engine, plans: list[Plan]) -> list[Outcome]:
-    """As the step loop does, one after the other."""
+    """Executes the plans as the step loop does, one after the other."""
     engine.clear()
     outcomes = []
     for plan in plans:
@@ -74,7 +74,7 @@ def ids(outcomes: list[Outcome]) -> list[list[int]]:
 
 @pytest.fixture
 def alone(saved_model: Callable[..., Any]) -> list[list[int]]:
-    """What one rank chooses."""
+    """The tokens that one rank chooses."""
     return ids(run(make_engine(saved_model().folder), PLANS))
 
 
@@ -127,7 +127,7 @@ def test_a_plan_that_needs_what_was_dropped_is_dropped(
     assert ids(run(first, of_epoch(3))) == ids(told.result()) == alone
 
 
-# Of each of those whose steps are in flight at a time.
+# The slots and blocks of each play; several plays have steps in flight at the same time.
 NUM_SLOTS, NUM_BLOCKS = 16, 300
 # Long enough that a model of random weights repeats itself.
 NUM_DRAFTED = 60

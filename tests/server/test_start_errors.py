@@ -1,4 +1,4 @@
-"""What a user can get wrong is answered by one line that says what, where and what to do, and exit code 2."""
+"""Each mistake of a user is answered by one line that says what, where and what to do, and by exit code 2."""
 
 import ast
 import json

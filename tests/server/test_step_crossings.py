@@ -60,7 +60,7 @@ def crossings(step: Callable[[], object]) -> Counter[str]:
         elif event == "c_call":
             found[called.__qualname__] += 1
 
-    # What the collector finds of other tests would be counted, too.
+    # Otherwise, what the collector frees of other tests would be counted, too.
     gc.collect()
     gc.disable()
     sys.setprofile(count)
@@ -93,7 +93,7 @@ def allocations(step: Callable[[], object]) -> Counter[str]:
 def decode_crossings(
     engine: Engine, num_rows: int, sampling: SamplingParams, **options: Any
 ) -> list[Counter[str]]:
-    """What is counted in decode steps, of which some rows are to be sampled apart. `max_drafts`: all spans are open.
+    """The counts of decode steps in which some rows are to be sampled apart. `max_drafts`: all spans are open.
 
     A size is recorded in its first step, and prepared to be one call in its second.
     """

@@ -61,7 +61,7 @@ class FakeEngine:
         self.most_launched = 2
 
     def be_a_stage(self) -> None:
-        """Of two, the first one."""
+        """Makes this engine the first of two stages."""
         self.is_told, self.most_launched = True, 3
 
     def agree(self, epoch: int, step: int) -> bool:

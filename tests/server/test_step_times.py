@@ -68,7 +68,7 @@ def test_steps_in_which_something_is_recorded_do_not_count() -> None:
     def cost(has_drafts: bool) -> float:
         if not has_drafts:
             return 1.0
-        # Of drafts each number is computed for the first time once.
+        # With drafts, each number of rows is recorded once, at its first step.
         server.num_recorded += server.num_recorded < 30
         return 50.0 if server.num_recorded < 30 else 2.0
 
@@ -186,7 +186,7 @@ class Following(Willing):
 
 
 def followed(drafter: PayingDrafter, spans: list[Span], wanted: Mapping[int, int]) -> Sequence[Span]:
-    """Of a step of these spans what the drafter within is to follow."""
+    """The spans that the inner drafter is to follow, for a step of these spans."""
     following = drafter.inner = Following()
     drafter.follow(Plan(1, 1, spans=spans, open_drafts=dict(wanted)))
     drafter.draft(spans, drafter.worth(len(spans), wanted) if wanted else {})

@@ -1,4 +1,4 @@
-"""Of models that also see, the text part is served: however their files name it, and refused where that is not all."""
+"""The text part of models that also see is served, however their files name it; it is refused where it needs more."""
 
 import json
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Whole:
         path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
     def check(self, execute: Execute) -> None:
-        """What the text part says is what the whole model says."""
+        """Checks that the text part gives the same results as the whole model."""
         found = [Sequence(prompt, _NUM_NEW) for prompt in _PROMPTS]
         Driver(execute).run(found, seed=1)
         for sequence, (tokens, logprobs) in zip(found, self.greedy, strict=True):
@@ -94,7 +94,7 @@ def test_the_text_part_says_what_the_whole_model_says(name: str, tmp_path: Path)
 
 
 def _new_name(name: str) -> str:
-    """As transformers names the tensors of all models since 4.52."""
+    """The name that transformers gives the tensor, for all models, since 4.52."""
     if name.startswith("language_model.model."):
         return f"model.language_model.{name.removeprefix('language_model.model.')}"
     return name.removeprefix("language_model.") if "lm_head" in name else f"model.{name}"
@@ -109,7 +109,7 @@ def test_other_names_of_tensors_are_read(name: str, tmp_path: Path) -> None:
 
 def test_published_tensors_of_kimi_are_read(tmp_path: Path) -> None:
     whole = Whole(tmp_path, "kimi_k25", "deepseek_v3", _options("deepseek_v3"))
-    # What this version of transformers saves has names of its other part here.
+    # This version of transformers saves the layers of the text part under the name `blocks`, a name of the other part.
     whole.rename(lambda name: name.replace("language_model.model.blocks.", "language_model.model.layers."))
     whole.check(execute_on(make_engine(tmp_path, max_sequence_len=100)))
 

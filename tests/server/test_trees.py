@@ -225,7 +225,7 @@ def ways_of(drafted: tuple[int, ...]) -> list[tuple[int, ...]]:
 def test_each_guess_of_a_head_follows_from_the_way_to_it(
     saved_model: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """As the training code guesses behind that way, whatever stands beside it."""
+    """The guesses equal those of the training code after the same path, whatever other guesses are in the tree."""
     branches = 3
     folder, head = random_head(tmp_path / "head")
     saved = saved_model(head_dim=16)

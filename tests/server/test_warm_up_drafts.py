@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 from kernel_variants.recorder import recording_only
 from test_warm_up import NUM_BLOCKS, NUM_LAYERS, NUM_SLOTS, mixture, nothing_new, warm_engine
 
-# Of other sizes than the model, so that its kernels are others.
+# These sizes differ from those of the model, so that the kernels differ, too.
 SMALL = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 24, "hidden_size": 48}
 # A folder, and the options of an engine that drafts for it.
 Made = tuple[Path, dict[str, Any]]

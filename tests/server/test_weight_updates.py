@@ -27,7 +27,7 @@ def folders(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def fresh(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """What shards compute that were started with each."""
+    """The outputs of shards that were started with each folder."""
     expected = {}
     for name, folder in folders.items():
         with running_shards(folder, tmp_path_factory.mktemp("fresh"), 1) as shards:

@@ -105,7 +105,7 @@ def test_what_needs_no_change_stays_in_the_file(
         feed_forward.down.weight,
     ]
     assert all(is_in_file(weight, saved.folder) for weight in weights_of)
-    # Of three tensors, and not asked to stay apart.
+    # The bias is joined from three tensors, and nothing asks to keep them apart.
     assert not is_in_file(attention.qkv.bias, saved.folder)
 
 

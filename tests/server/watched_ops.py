@@ -40,11 +40,11 @@ _COPIES = ("copy_", "_to_copy")
 
 
 class Refused(AssertionError):
-    """What a step must not do, and the line of the project that does it."""
+    """An action that a step must not do, and the line of the project that does it."""
 
 
 class Captured:
-    """What a captured graph made, and what it used of others."""
+    """The tensors that a captured graph made, and those of others that it used."""
 
     def __init__(self) -> None:
         self.made: set[int] = set()

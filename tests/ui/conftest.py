@@ -71,7 +71,7 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def context_options() -> dict[str, Any]:
-    """What a test wants of its window; overridden by `pytest.mark.parametrize`."""
+    """The options of a test's browser window; overridden by `pytest.mark.parametrize`."""
     return {"viewport": {"width": 1280, "height": 860}, "reduced_motion": "reduce"}
 
 

@@ -27,7 +27,7 @@ CONTENT_TYPES = {
 
 @dataclass
 class Answer:
-    """What one request gets. Without a script, the server repeats the question."""
+    """The answer to one request. Without a script, the server repeats the question."""
 
     pieces: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What every test of the chat does: ask, and read the answers."""
+"""The steps that every test of the chat uses: ask, and read the answers."""
 
 from playwright.sync_api import Page, expect
 

@@ -86,7 +86,7 @@ UNFINISHED = [
     ),
 ]
 
-# What random texts are made of.
+# The parts of random texts.
 PARTS = [
     *(
         "a",

@@ -1,4 +1,4 @@
-"""What a model writes stays text: no element, script, request or link of its own making."""
+"""The output of a model stays text: no element, script, request or link of its own making."""
 
 import re
 

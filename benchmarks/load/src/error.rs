@@ -11,9 +11,9 @@ pub enum Error {
     Flag {
         /// The flag as typed.
         flag: &'static str,
-        /// What it was set to.
+        /// The value of the flag.
         value: String,
-        /// What is allowed.
+        /// Why the value is refused, or which values are allowed.
         problem: String,
     },
     /// The server cannot be asked at all.
@@ -36,7 +36,7 @@ pub enum Error {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The tokenizer cannot be loaded or used.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a table shows of one set of samples; all zero without samples.
+/// The statistics of one set of samples that a table shows; all zero without samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Distribution {

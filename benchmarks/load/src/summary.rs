@@ -126,7 +126,7 @@ pub struct Tokens {
 /// Price of the work, in the currency of the price.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// What an hour costs.
+    /// The price of an hour.
     pub price_per_hour: f64,
     /// Per 1,000 completed requests.
     pub per_1000_requests: f64,
@@ -145,7 +145,7 @@ pub struct Terms {
     pub offered: Option<f64>,
     /// Limits on latency.
     pub limits: Option<Limits>,
-    /// What an hour costs.
+    /// The price of an hour.
     pub price_per_hour: Option<f64>,
     /// Requests that were cancelled by hand.
     pub num_cancelled: usize,

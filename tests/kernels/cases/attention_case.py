@@ -114,7 +114,7 @@ class Case:
 
 
 def slopes_of(num_heads: int, device: torch.device) -> torch.Tensor:
-    """As models have them: the first heads see what is near, the last ones hardly lose anything."""
+    """The slopes that models use: the first heads see what is near, the last ones hardly lose anything."""
     return 2.0 ** (torch.arange(1, num_heads + 1, device=device) * (-8.0 / num_heads))
 
 

@@ -13,7 +13,7 @@ from kernels.memory_checker.checker import MemoryChecker
 sys.path.insert(0, str(Path(__file__).parent))
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# The same cases through what a CPU without an interpreter runs.
+# Whether the same cases run through the code of a CPU without an interpreter.
 _NATIVE = os.environ.get("PENSTOCK_KERNEL_CASES") == "cpu"
 
 # Where the variants of all launches are to be written.

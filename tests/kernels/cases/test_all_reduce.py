@@ -14,7 +14,7 @@ MAX_ROWS = 5
 
 
 class Ranks:
-    """As many as there are pages in one tensor; all on one device."""
+    """As many ranks as there are pages in one tensor; all on one device."""
 
     def __init__(self, size: int, row_bytes: int, device: torch.device) -> None:
         page_bytes = Peers.page_bytes(size, MAX_ROWS, row_bytes)

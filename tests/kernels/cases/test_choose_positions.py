@@ -52,7 +52,7 @@ class Case:
         return AttentionSpans(queries, contexts, self.tables, self.block)
 
     def on_device(self, num_behind: int = 0) -> DecodeSpans:
-        """As a graph has them, with rows behind the last span."""
+        """The spans in the form that a graph has, with rows behind the last span."""
         lens = torch.tensor(self.lens, dtype=torch.int32)
         starts = torch.cat((torch.zeros(1, dtype=torch.int32), lens[:, 0].cumsum(0).int()))
         device = self.tables.device
@@ -69,7 +69,7 @@ class Case:
         return choose_positions(self.query, self.weights, self.keys, spans, top_k)
 
     def expected(self, top_k: int) -> list[list[int]]:
-        """Of every query, in the order of positions."""
+        """The chosen positions of every query, in ascending order."""
         found, row = [], 0
         for places, (query_len, context_len) in zip(self.places, self.lens, strict=True):
             for position in range(context_len - query_len, context_len):
@@ -135,7 +135,7 @@ def test_nothing_is_chosen_for_nobody(device: torch.device) -> None:
 def test_attention_over_all_that_is_seen_is_that_over_all(
     num_parts: int, dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is chosen becomes spans for the same attention, which on a GPU takes many queries in parts."""
+    """The chosen positions become spans for the same attention, which on a GPU takes many queries in parts."""
     case = Case(MIXED, device, width=48)
     num_tokens, heads = len(case.query), 3
     monkeypatch.setattr(

@@ -43,7 +43,7 @@ CASES: list[tuple[str, dict[str, Any], CudaConfig]] = [
     ("qwen3_5_text", _DELTA, CudaConfig((2,))),
     ("gemma4_text", _UNLIKE_LAYERS, CudaConfig((2,), prompt_graph_sizes=(6,))),
 ]
-# What rotates writes the cache in the same pass; gpt2 does not rotate, and has a write of its own.
+# The op that rotates also writes the cache; gpt2 does not rotate, and has a write of its own.
 FP8_CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("llama", {}, (2,)),
     ("gpt2", {"head_dim": None, "num_key_value_heads": None}, ()),
@@ -61,7 +61,7 @@ def sequences() -> list[Sequence]:
 
 @pytest.fixture
 def outputs(exempt_from_races: Callable[[torch.Tensor], None]) -> Callable[..., list[Sequence]]:
-    """What an engine computes of `sequences`."""
+    """A function that returns the outputs of an engine for `sequences`."""
 
     def run(folder: Path, is_joined: bool = False, **options: Any) -> list[Sequence]:
         engine = make_engine(folder, dtype="float32", is_poisoned=True, **options)
@@ -82,7 +82,7 @@ def outputs(exempt_from_races: Callable[[torch.Tensor], None]) -> Callable[..., 
 
 
 def _join_weights(model: Any) -> None:
-    """As a GPU has them; on a CPU those of several tensors may stay in their files."""
+    """Joins weights as a GPU has them; on a CPU, a weight of several tensors may stay in its files."""
     for module in model.modules():
         if isinstance(getattr(module, "weight", None), tuple):
             module.weight = torch.cat(module.weight)
@@ -92,7 +92,7 @@ def _join_weights(model: Any) -> None:
 def without_kernels(
     outputs: Callable[..., list[Sequence]], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[Sequence]]:
-    """What the CPU computes without kernels."""
+    """A function that returns the outputs of the CPU without kernels."""
 
     def run(folder: Path, **options: Any) -> list[Sequence]:
         with monkeypatch.context() as patch:
@@ -124,7 +124,7 @@ def test_tokens_with_fused_products_are_those_without_kernels(
     without_kernels: Callable[..., list[Sequence]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if they had been measured to be faster, for every shape."""
+    """Fused products are used as if they had been measured to be faster, for every shape."""
     folder = saved_model("llama", **_SMALL).folder
     expected = without_kernels(folder)
     num_rows: set[int] = set()

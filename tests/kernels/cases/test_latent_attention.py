@@ -65,7 +65,7 @@ class Case:
         return AttentionSpans(queries, contexts, self.tables, self.shape.block)
 
     def device_spans(self, num_prompts: int = 0) -> DecodeSpans:
-        """As a graph has them; longer spans than 8 tokens are prompts."""
+        """The spans in the form that a graph has; spans longer than 8 tokens are prompts."""
         lens = torch.tensor(self.lens, dtype=torch.int32).view(-1, 2)
         starts = torch.cat((torch.zeros(1, dtype=torch.int32), lens[:, 0].cumsum(0).int()))
         longest = min(max(query for query, _ in self.lens), 8)

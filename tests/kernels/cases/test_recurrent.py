@@ -23,7 +23,7 @@ SPANS = [[], [True], [False, True, False, False, True]]
 
 
 def spans_of(is_first: list[bool], device: torch.device, lens: tuple[int, ...] = ()) -> RecurrentSpans:
-    """Of one token each, or of these lengths."""
+    """Spans of one token each, or of these lengths."""
     slots = torch.randperm(NUM_ROWS, device=device)[: len(is_first)]
     return RecurrentSpans(
         slots, torch.tensor(is_first, dtype=torch.bool, device=device), lens or (1,) * len(is_first)
@@ -45,7 +45,7 @@ def check(
     state: torch.Tensor,
     options: tuple[Any, ...] = (),
 ) -> None:
-    """What a row holds counts as zero for a sequence that begins; rows of other slots stay."""
+    """The state in a row counts as zero for a sequence that begins; rows of other slots stay."""
     state[spans.slots[spans.is_first]] = torch.nan
     expected_state = state.clone()
     found = op(*given, state, spans, *options)
@@ -336,7 +336,7 @@ def test_state_space_scan_of_longer_spans(
 
 @pytest.mark.parametrize("by_row", [False, True])
 def test_keys_that_are_alike_do_not_make_errors_grow(by_row: bool, device: torch.device) -> None:
-    """As a prompt of one token that is repeated: powers of what its tokens change for each other exceed 10^17."""
+    """A prompt that repeats one token: powers of what its tokens change for each other exceed 10^17."""
     spans, heads = spans_of([True], device, (64,)), 2
     query, value = (rows_of(spans, torch.bfloat16, heads, 16) for _ in range(2))
     key = query[:1] + 0.05 * rows_of(spans, torch.bfloat16, heads, 16)

@@ -23,7 +23,7 @@ KINDS: dict[str, Callable[[int, int], Quantized]] = {
 }
 
 
-# Those of which experts are tried, and one by which rows are multiplied as they are.
+# The kinds that are also tried with experts; ALL_KINDS adds one whose products take rows as they are.
 EXPERTS = ("float8 of blocks", "float8 of rows", "int8 in 32")
 ALL_KINDS: dict[str, Callable[[int, int], Quantized]] = {
     **KINDS,

@@ -18,7 +18,7 @@ from penstock_kernels import (
 
 
 def _params(num_rows: int, device: torch.device, **changes: float) -> DrawParams:
-    """The same for all rows, seeds and positions apart; everything off by default."""
+    """Equal parameters for all rows, except for seeds and positions; everything is off by default."""
     numbers = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, **changes}
     columns = {name: torch.full((num_rows,), value, device=device) for name, value in numbers.items()}
     columns["top_k"] = torch.full((num_rows,), changes.get("top_k", 0), dtype=torch.int32, device=device)

@@ -1,4 +1,4 @@
-"""What a step reads from the rows of its slots, and prompts in a graph, against their references."""
+"""The values that a step reads from the rows of its slots, and prompts in a graph, against their references."""
 
 import pytest
 import torch

@@ -70,7 +70,7 @@ def _steps(draw: st.DrawFn, most_tokens: int) -> Step:
     )
 
 
-# What failed once: padding rows beside few decodes, and one long sequence among many short ones.
+# Steps that failed once: padding rows beside few decodes, and one long sequence among many short ones.
 PADDED = Step(tuple((1, 1 + 97 * row) for row in range(9)) + ((1, 0),) * 3, 4, 2, None, False, 1008)
 ONE_LONG = Step(((1, 5),) * 70 + ((1, 8000),), 132, 8, None, False, 8192)
 

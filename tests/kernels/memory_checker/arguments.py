@@ -27,7 +27,7 @@ class Argument:
 
     @property
     def num_elements(self) -> int:
-        """Of its memory: what lies between the rows of a slice counts."""
+        """The number of elements in its memory; those between the rows of a slice count."""
         return (self.end - self.first) // self.itemsize
 
     def element_at(self, address: int) -> str:

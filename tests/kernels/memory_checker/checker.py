@@ -1,4 +1,4 @@
-"""What outlives a launch: the order in which programs run, and the memory that several of them may touch."""
+"""The state that outlives a launch: the order in which programs run, and the memory that several of them may touch."""
 
 from typing import Any
 

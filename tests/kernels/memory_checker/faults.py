@@ -1,4 +1,4 @@
-"""What is raised when a kernel breaks a rule."""
+"""The exceptions that are raised when a kernel breaks a rule."""
 
 
 class MemoryFault(AssertionError):

@@ -22,7 +22,7 @@ class Access(Enum):
     UPDATE = "updates"
 
 
-# What another program may not have done to a word that a program touches in this way.
+# For each access of a program to a word: the accesses of other programs that conflict with it.
 _CONFLICTS = {
     Access.LOAD: (Access.STORE, Access.UPDATE),
     Access.STORE: (Access.STORE, Access.LOAD, Access.UPDATE),
@@ -39,7 +39,7 @@ class Clash(NamedTuple):
 
 
 class Footprints:
-    """Of one storage, for one launch. Programs are numbers from 0 on."""
+    """The accesses to one storage during one launch. Programs are numbers from 0 on."""
 
     def __init__(self, num_words: int) -> None:
         self._num_words = num_words
@@ -47,7 +47,7 @@ class Footprints:
         self._touched: dict[Access, npt.NDArray[np.int32]] = {}
 
     def clashes(self, words: Words, access: Access, program: int) -> list[Clash]:
-        """What other programs did to these words that conflicts with this access."""
+        """The accesses of other programs to these words that conflict with this access."""
         found = []
         for other in _CONFLICTS[access]:
             if other in self._touched:

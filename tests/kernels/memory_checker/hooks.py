@@ -15,7 +15,7 @@ from kernels.memory_checker.footprints import Access
 from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
-# Whose results do not depend on their order. Sums of floats do.
+# The atomic ops whose results do not depend on their order. Sums of floats do.
 _UPDATES = ("ADD", "AND", "OR", "XOR", "MIN", "MAX", "UMIN", "UMAX")
 
 
@@ -125,7 +125,7 @@ def _element_bytes(pointers: Any) -> int:
 
 
 def _active(values: npt.NDArray[Any], mask: Any) -> npt.NDArray[Any]:
-    """Of the lanes that are not masked off; flat. The mask of a descriptor is an array and no handle, and one that was
+    """The values of the lanes that are not masked off; flat. The mask of a descriptor is an array, not a handle; one
     made from a scalar has integers."""
     if mask is None:
         return values.ravel()

@@ -1,4 +1,4 @@
-//! What the flags of a run amount to: the workload and the sampling; and the checks across flags that clap cannot make.
+//! The workload and the sampling that the flags of a run describe, and the checks across flags that clap cannot make.
 
 use super::{ArrivalKind, CountTokens, InputKind, RunArgs};
 use crate::api::Sampling;
@@ -82,7 +82,7 @@ impl RunArgs {
         self.input.input.unwrap_or(by_prompt)
     }
 
-    /// What to prepare for one repeat.
+    /// The workload to prepare for one repeat.
     pub fn workload(&self, repeat: usize) -> Result<WorkloadConfig, Error> {
         let input = &self.input;
         Ok(WorkloadConfig {
@@ -127,7 +127,7 @@ impl RunArgs {
             .ok_or_else(|| Error::flag("--input", "prompt", "needs --prompt, the text to send"))
     }
 
-    /// What every request asks for.
+    /// The sampling parameters of every request.
     pub fn sampling(&self, model: &str) -> Result<Sampling, Error> {
         let args = &self.sampling;
         let extra = args.extra_body.as_deref().map(parse_object).transpose()?.unwrap_or_default();

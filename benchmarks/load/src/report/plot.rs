@@ -16,7 +16,7 @@ const MAX_DOTS: usize = 2000;
 /// One colour of a plot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub name: String,
     /// Its points, in any order.
     pub points: Vec<(f64, f64)>,
@@ -27,13 +27,13 @@ pub struct Series {
 /// A plot of some series over one pair of axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
-    /// What it shows.
+    /// The title of the plot.
     pub title: String,
     /// The horizontal axis, with its unit.
     pub x_name: String,
     /// The vertical axis, with its unit.
     pub y_name: String,
-    /// What is drawn.
+    /// The series that are drawn.
     pub series: Vec<Series>,
 }
 

@@ -24,9 +24,9 @@ pub enum Spread {
 /// The adapters that requests are spread over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adapters {
-    /// As the server calls them; none: requests ask for the model.
+    /// Their names on the server; empty: requests ask for the model.
     pub names: Vec<String>,
-    /// How often each of them.
+    /// How often each of them is asked for.
     pub spread: Spread,
 }
 

@@ -63,7 +63,7 @@ pub struct Session {
 pub enum Source {
     /// Made text of drawn lengths.
     Random,
-    /// The same text every time.
+    /// The same text for every request.
     Prompt(String),
     /// A ShareGPT-format JSON file.
     ShareGpt(PathBuf),
@@ -94,7 +94,7 @@ pub struct WorkloadConfig {
     pub num_prefixes: u32,
     /// Most requests of one session.
     pub turns: usize,
-    /// What the requests are spread over.
+    /// The adapters that the requests are spread over.
     pub adapters: Adapters,
     /// Seed of everything drawn.
     pub seed: u64,

@@ -91,7 +91,7 @@ pub async fn random_sessions(
     Ok(sessions)
 }
 
-/// The same text for every session.
+/// Makes sessions that all send the same text.
 pub async fn fixed_sessions(
     config: &WorkloadConfig,
     text: &str,
