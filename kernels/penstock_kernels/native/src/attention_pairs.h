@@ -188,11 +188,11 @@ INLINE NAME(pairs) NAME(pair_values)(const Tile *tile, int i, int d) {
     return (NAME(pairs))(even | _mm512_slli_epi32(odd, 16));
 }
 
-/* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and whether the values
-   are paired already, are constants; `from` is even. At the same time as many values of `next` are fetched, if there is one. */
+/* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and the form, are
+   constants; `from` is even. At the same time as many values of `next` are fetched, if there is one. */
 INLINE void NAME(mix_block)(
     float *output, const float *weights, const Tile *tile, int from, int until, int dim, int d, const Tile *next,
-    const int num_rows, const int width, const int are_paired
+    const int num_rows, const int width, const int form
 ) {
     vec sums[NAME(many)][4];
     for (int r = 0; r < num_rows; r++)
@@ -205,7 +205,7 @@ INLINE void NAME(mix_block)(
         for (int r = 0; r < num_rows; r++) weight[r] = NAME(same_pair)(weight_at + r * TILE_LEN * sizeof(float));
         for (int w = 0; w < width; w++) {
             const NAME(pairs) value = NAME(kept)(
-                are_paired ? NAME(load_pairs)(paired + w * LANES, 0) : NAME(pair_values)(tile, i, d + w * LANES)
+                form == 0 ? NAME(load_pairs)(paired + w * LANES, 0) : NAME(pair_values)(tile, i, d + w * LANES)
             );
             for (int r = 0; r < num_rows; r++) sums[r][w] = NAME(add_products)(sums[r][w], weight[r], value);
         }
@@ -214,32 +214,9 @@ INLINE void NAME(mix_block)(
         for (int w = 0; w < width; w++) NAME(store)(output + r * dim + d + w * LANES, sums[r][w]);
 }
 
-INLINE void NAME(mix_as)(
-    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next,
-    const int num_rows, const int are_paired
-) {
-    int d = 0;
-    for (; d + 4 * LANES <= dim; d += 4 * LANES, next = NULL)
-        NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 4, are_paired);
-    const int rest = (dim - d) / LANES;
-    if (rest == 3) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 3, are_paired);
-    else if (rest == 2) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 2, are_paired);
-    else if (rest == 1) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 1, are_paired);
-}
-
-/* A position that a row does not see has no weight, also where it is the other one of a pair. */
-static TARGET void NAME(mix)(
-    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next, int num_rows
-) {
-    if (from >= until) return;
-    from = from / 2 * 2;
-    const int are_paired = tile->paired_values != NULL;
-    if (num_rows == NAME(many) && are_paired)
-        NAME(mix_as)(output, weights, tile, from, until, dim, next, NAME(many), 1);
-    else if (num_rows == NAME(many)) NAME(mix_as)(output, weights, tile, from, until, dim, next, NAME(many), 0);
-    else if (are_paired) NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, 1);
-    else NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, 0);
-}
+/* In which of two forms the values of a tile are read: paired already, or as they are in the cache. A position that a row does
+   not see has no weight, also where it is the other one of a pair. */
+INLINE int NAME(form)(const Tile *tile) { return tile->paired_values ? 0 : 1; }
 
 INLINE void NAME(join_values)(const Tile *tile, int dim, float *paired) {
     for (int i = 0; i < tile->count; i += 2)

@@ -47,8 +47,8 @@ INLINE void NAME(dot_block)(
         memcpy(scores + r * TILE_LEN, lanes + r * num_keys, num_keys * sizeof(float));
 }
 
-/* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and dtype, are
-   constants. At the same time as many values of `next` are fetched, if there is one. */
+/* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and dtype, the
+   form, are constants. At the same time as many values of `next` are fetched, if there is one. */
 INLINE void NAME(mix_block)(
     float *output, const float *weights, const Tile *tile, int from, int until, int dim, int d, const Tile *next,
     const int num_rows, const int width, const int dtype
@@ -69,30 +69,8 @@ INLINE void NAME(mix_block)(
         for (int w = 0; w < width; w++) NAME(store)(output + r * dim + d + w * LANES, sums[r][w]);
 }
 
-INLINE void NAME(mix_as)(
-    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next,
-    const int num_rows, const int dtype
-) {
-    int d = 0;
-    for (; d + 4 * LANES <= dim; d += 4 * LANES, next = NULL)
-        NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 4, dtype);
-    const int rest = (dim - d) / LANES;
-    if (rest == 3) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 3, dtype);
-    else if (rest == 2) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 2, dtype);
-    else if (rest == 1) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 1, dtype);
-}
-
-static TARGET void NAME(mix)(
-    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next, int num_rows
-) {
-    const int is_float = tile->dtype == FLOAT32;
-    if (num_rows == NAME(many) && is_float)
-        NAME(mix_as)(output, weights, tile, from, until, dim, next, NAME(many), FLOAT32);
-    else if (num_rows == ROWS && is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, FLOAT32);
-    else if (num_rows == ROWS) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, BFLOAT16);
-    else if (is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, FLOAT32);
-    else NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, BFLOAT16);
-}
+/* In which of two forms the values of a tile are read: by their type. */
+INLINE int NAME(form)(const Tile *tile) { return tile->dtype; }
 
 INLINE void NAME(dot_as)(
     const float *query, const Tile *tile, int count, int dim, float *scores, const Tile *next, const int num_rows,

@@ -23,6 +23,33 @@ INLINE void NAME(fetch_values)(int from, int until, const Tile *next) {
 #include "attention_products.h"
 #endif
 
+INLINE void NAME(mix_as)(
+    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next,
+    const int num_rows, const int form
+) {
+    int d = 0;
+    for (; d + 4 * LANES <= dim; d += 4 * LANES, next = NULL)
+        NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 4, form);
+    const int rest = (dim - d) / LANES;
+    if (rest == 3) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 3, form);
+    else if (rest == 2) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 2, form);
+    else if (rest == 1) NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 1, form);
+}
+
+/* output[row] += sum over i from `from` to `until` of weights[row][i] * values[i]. */
+static TARGET void NAME(mix)(
+    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next, int num_rows
+) {
+    if (from >= until) return;
+    from = from / NAME(positions) * NAME(positions);
+    const int form = NAME(form)(tile);
+    if (num_rows == NAME(many) && form == 0) NAME(mix_as)(output, weights, tile, from, until, dim, next, NAME(many), 0);
+    else if (num_rows == ROWS && form == 0) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, 0);
+    else if (num_rows == ROWS) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, 1);
+    else if (form == 0) NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, 0);
+    else NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, 1);
+}
+
 static int NAME(at_least)(int x, int low) { return x < low ? low : x; }
 static int NAME(at_most)(int x, int high) { return x > high ? high : x; }
 
