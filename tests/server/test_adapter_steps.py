@@ -116,8 +116,9 @@ def test_nothing_is_computed_for_adapters_where_no_row_uses_one(
     assert engine.graphs is not None
     assert {Kind(2, False), Kind(2, True)} <= engine.graphs._replays.keys()
     assert engine.graphs.sizes, "steps are recorded"
-    # Four layers of three, and the head: a prompt, and a decode that is recorded; what follows is replayed.
-    of_prompt, of_decode = [14] * 12 + [2], [2] * 13
+    # Four layers of three, and the head: a prompt, of which the last layer computes what is read, and a decode that is
+    # recorded; what follows is replayed.
+    of_prompt, of_decode = [14] * 9 + [2] * 4, [2] * 13
     assert calls == of_prompt + of_decode
     again = generate(engine, adapter_id, "")
     assert calls == of_prompt + of_decode + of_prompt

@@ -429,9 +429,10 @@ class Engine:
         prompts = [(rows, self._score_prompt(hidden, rows, adapters)) for rows in step.prompt_rows]
         if not step.sampling.num_rows:
             return None, prompts
-        if step.sampling.num_rows != len(hidden):
+        if len(hidden) != step.sampling.num_rows:
             hidden = hidden[step.sampled_rows]
-            adapters = None if adapters is None else adapters[step.sampled_rows]
+        if adapters is not None and len(adapters) != step.sampling.num_rows:
+            adapters = adapters[step.sampled_rows]
         return self.model.logits(hidden, adapters), prompts
 
     def _replayed(self, step: Step, decode: torch.Tensor, taps: Taps | None) -> torch.Tensor:
@@ -458,15 +459,18 @@ class Engine:
         return replace(step, forward=replace(step.forward, taps=taps)), taps
 
     def _hidden(self, step: Step) -> torch.Tensor:
-        """The hidden states of all tokens. A graph has its memory already: it fails on no rank alone."""
+        """The hidden states of all tokens, or of those that are read. A graph has its memory already: it fails on no
+        rank alone."""
         if step.padded is not None:
             assert self.prompt_graphs is not None, "they chose the shape of this step"
-            return self.prompt_graphs.run(*step.padded)[: step.num_tokens]
+            return self.prompt_graphs.run(step.padded)
         inputs = step.forward
         assert inputs is not None, "a step has exactly one of the three"
+        if not self.model.leaves_rows:
+            inputs = replace(inputs, read=None)
         if not self._compares(step):
             return self._passed(inputs)
-        return self._pact.run_pass(lambda: self._passed(inputs), len(inputs.token_ids))
+        return self._pact.run_pass(lambda: self._passed(inputs), inputs)
 
     def _passed(self, inputs: ForwardInput) -> torch.Tensor:
         """A pass through the layers that are here."""

@@ -339,9 +339,9 @@ class HeadDrafter(GraphedDrafter):
 
     def _scored(self, step: Step, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The head's output for the rows that get a token, and their logits over the model's vocabulary."""
-        rows = step.sampled_rows if step.num_tokens > step.sampling.num_rows else None
         hidden, logits = self._computed(step, given)
-        if rows is not None:
+        if len(hidden) > step.sampling.num_rows:
+            rows = step.sampled_rows
             hidden, logits = hidden[rows], None if logits is None else logits[rows]
         logits = self.head.logits(hidden) if logits is None else logits
         return hidden, fitted(logits, self._slots.limits.vocab_size)
@@ -368,7 +368,7 @@ class HeadDrafter(GraphedDrafter):
         inputs = replace(step.forward, adapters=None, given=given)
         if self._group.size == 1 or not step.has_prompts:
             return self.head(inputs, self.cache)  # type: ignore[no-any-return]
-        return self._pact.run_pass(lambda: self.head(inputs, self.cache), len(inputs.token_ids))
+        return self._pact.run_pass(lambda: self.head(inputs, self.cache), inputs)
 
 
 def _report(error: Exception) -> None:

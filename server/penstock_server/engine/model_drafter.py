@@ -176,14 +176,14 @@ class ModelDrafter(GraphedDrafter):
 
     def _logits(self, step: Step, computed: torch.Tensor) -> torch.Tensor:
         """The logits behind each span, from what `_compute` returned."""
-        if step.num_tokens > step.num_spans:
+        if len(computed) > step.sampling.num_rows:
             computed = computed[step.sampled_rows]
         return computed if step.forward is None else self.model.logits(computed)
 
     def _hidden(self, inputs: ForwardInput, is_compared: bool) -> torch.Tensor:
         if self._group.size == 1 or not is_compared:
             return self.model(inputs, self.cache)
-        return self._pact.run_pass(lambda: self.model(inputs, self.cache), len(inputs.token_ids))
+        return self._pact.run_pass(lambda: self.model(inputs, self.cache), inputs)
 
 
 def _report(error: Exception) -> None:

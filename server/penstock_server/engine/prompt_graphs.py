@@ -11,6 +11,7 @@ A step that fits into no size runs op by op, and so does one with adapters.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -19,11 +20,13 @@ from penstock_kernels import DecodeSpans, find_spans
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 
 from penstock_server.architectures.spec import ModelSpec
+from penstock_server.engine.decode_graphs import decode_input
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
 from penstock_server.engine.recordings import Recordings, can_record
 from penstock_server.engine.slots import Slots
-from penstock_server.network.forward_input import ForwardInput, TapShape
+from penstock_server.engine.step import PaddedSpans
+from penstock_server.network.forward_input import ForwardInput, ReadRows, TapShape
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 
@@ -36,6 +39,8 @@ class GraphShape(NamedTuple):
 
     num_tokens: int
     num_spans: int
+    # Whether it is told which rows are read.
+    leaves_rows: bool
 
 
 class PromptGraphs:
@@ -67,6 +72,9 @@ class PromptGraphs:
         # Longer spans are prompts to attention. Where spans must not depend on each other, those of 2 to 8 tokens are
         # computed by their number of tokens, each with a map of its own: they run op by op.
         self._decode_len = 1 if slots.batch_invariant else MAX_DECODE_LEN
+        # Number, slot and position of each row that is read, where not all are.
+        self._read = torch.zeros(3, largest, dtype=torch.int64, device=device)
+        self._starts = torch.arange(largest + 1, dtype=torch.int32, device=device)
         self._replays: dict[int, Replay] = {}
         self._recordings = Recordings("steps with prompts") if can_record(device) else None
 
@@ -100,17 +108,19 @@ class PromptGraphs:
         longer = [span.length for span in spans if span.length > self._decode_len]
         if len(longer) > _MOST_PROMPTS or min(longer, default=MAX_DECODE_LEN + 1) <= MAX_DECODE_LEN:
             return None
-        return GraphShape(size, self._spans_of(size))
+        return GraphShape(size, self._spans_of(size), leaves_rows=self._recordings is not None)
 
-    def run(self, numbers: torch.Tensor, size: int) -> torch.Tensor:
-        """Hidden states [size, hidden_size], valid until the next run. numbers: those of `PaddedSpans`."""
+    def run(self, padded: PaddedSpans) -> torch.Tensor:
+        """The hidden states of the rows that are read, or of all; valid until the next run."""
+        numbers, size, read = padded
         self._inputs[:, : numbers.shape[1]].copy_(numbers)
-        compute = self._replays.get(size) or partial(self._compute, size)
+        num_read = 0 if read is None else self._write_read(read)
+        compute = self._replays.get(size) or partial(self._compute, size, num_read)
         if self._recordings is None:
             compute()
         else:
-            self._recordings.run(size, compute)
-        return self._hidden[:size]
+            self._recordings.run((size, num_read), compute)
+        return self._hidden[: size if read is None else read.shape[1]]
 
     def states(self, num_tokens: int) -> torch.Tensor | None:
         """The hidden states that are read of the last run's tokens, valid until the next one."""
@@ -125,8 +135,24 @@ class PromptGraphs:
         """Every span has a token, and a slot has one span."""
         return min(size, self.slots.limits.num_slots)
 
-    def _compute(self, size: int) -> None:
-        self._hidden[:size].copy_(self.model(self._forward_input(size), self.cache))
+    def _write_read(self, read: torch.Tensor) -> int:
+        """Returns how many rows are read with those that fill their number up: positions of the spare row."""
+        count = read.shape[1]
+        num_read = count if count <= 2 else -(-count // 4) * 4
+        self._read[:, :count].copy_(read)
+        self._read[1, count:num_read] = self.slots.rows.spare
+        self._read[::2, count:num_read] = 0
+        return num_read
+
+    def _compute(self, size: int, num_read: int = 0) -> None:
+        """`num_read`: 0: all rows are read."""
+        inputs = self._forward_input(size)
+        if num_read:
+            rows, slots, positions = self._read[:, :num_read].unbind()
+            of_rows = decode_input(self.slots, slots, positions, self._starts[: num_read + 1], longest=1)
+            inputs = replace(inputs, read=ReadRows(rows, of_rows))
+        hidden = self.model(inputs, self.cache)
+        self._hidden[: len(hidden)].copy_(hidden)
 
     def _forward_input(self, size: int) -> ForwardInput:
         limits, rows = self.slots.limits, self.slots.rows

@@ -26,8 +26,8 @@ class RecordedAtOnce(ToldPass):
 
     def __init__(self, head: EagleHead, cache: KVCache, slots: Slots) -> None:
         super().__init__("passes of a head that guesses at once", head, cache, slots)
-        # The row, slot and position of each draft.
-        self.places = Shared(3, self.most_rows)
+        # Of the row that guesses each draft: its number, slot and position; and the position of the draft.
+        self.places = Shared(4, self.most_rows)
 
     def guess(self, wanted: Sequence[Wanted], draws: bool) -> list[tuple[int, ...]]:
         self.run(*self.place(wanted), draws)
@@ -35,7 +35,7 @@ class RecordedAtOnce(ToldPass):
 
     def ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
         self.told.fill(self.slots.rows.spare, 0)
-        self.places.fill(0, self.slots.rows.spare, 0)
+        self.places.fill(0, self.slots.rows.spare, 0, 0)
         for number in range(max_drafts, 0, -1):
             num_drafts = count * number
             most = min(num_drafts + count * max_drafts, self.most_rows)
@@ -51,18 +51,20 @@ class RecordedAtOnce(ToldPass):
         """Write the arguments of the pass. Returns the numbers of its positions and of its drafts."""
         ends, places = self.begin(wanted), []
         for (slot, length, _run, number), end in zip(wanted, ends, strict=True):
-            places += [(end - number + draft, slot, length + draft) for draft in range(number)]
+            places += [
+                (end - number + draft, slot, length - 2 + draft, length + draft) for draft in range(number)
+            ]
         self.places.here[:, : len(places)] = list(zip(*places, strict=True))
         return ends[-1], len(places)
 
     def logits(self, num_rows: int, num_drafts: int) -> torch.Tensor:
         """The logits of each draft; computed in a recording."""
-        hidden = self.compute_told(num_rows).index_select(0, self.places.numbers[0, :num_drafts])
+        hidden = self.compute_told(num_rows, self.places.numbers[:3, :num_drafts])
         return fitted(self.head.logits(hidden), self.slots.limits.vocab_size)
 
     def compute_choices(self, num_rows: int, num_drafts: int, draws: bool) -> None:
         """Choose a token for each draft; computed in a recording."""
-        slots, lengths = self.places.numbers[1:, :num_drafts]
+        slots, _positions, lengths = self.places.numbers[1:, :num_drafts]
         choose(self.logits(num_rows, num_drafts), slots, lengths, self.slots.rows.kept, draws)
 
 
@@ -80,12 +82,13 @@ class RecordedTreesAtOnce(RecordedAtOnce):
         """The tree of each slot, with as many tokens as `sizes` says. It is at most as deep as its slot has drafts."""
         num_rows, num_drafts = self.place(wanted)
         self.run(num_rows, num_drafts, draws)
-        levels = iter(self._likeliest.read(*self.places.here[1:, :num_drafts].tolist()))
+        slots, _positions, lengths = self.places.here[1:, :num_drafts].tolist()
+        levels = iter(self._likeliest.read(slots, lengths))
         return [
             product_tree(list(islice(levels, each.number)), size)
             for each, size in zip(wanted, sizes, strict=True)
         ]
 
     def compute_choices(self, num_rows: int, num_drafts: int, draws: bool) -> None:
-        slots, lengths = self.places.numbers[1:, :num_drafts]
+        slots, _positions, lengths = self.places.numbers[1:, :num_drafts]
         self._likeliest.compute(self.logits(num_rows, num_drafts), slots, lengths, draws)

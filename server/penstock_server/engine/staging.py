@@ -14,7 +14,7 @@ from penstock_server.engine.sampling_params import Feature
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.step import PaddedSpans, PromptRows, SampledRow, SamplingInput, Step, TreeRows
-from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.forward_input import ForwardInput, ReadRows
 from penstock_server.network.upload import Upload, copy_to_device, to_device
 
 
@@ -48,7 +48,7 @@ class Staging:
         return Step(
             forward=self._forward_input(spans, *sent) if num_rows is None and shape is None else None,
             decode=None if num_rows is None else sent[0].view(-1, num_rows),
-            padded=None if shape is None else PaddedSpans(sent[0].view(3, -1), shape.num_tokens),
+            padded=None if shape is None else self._padded(spans, shape, sent[0]),
             num_spans=len(spans),
             num_tokens=sum(span.length for span in spans),
             sampled_rows=sampled_rows,
@@ -186,6 +186,44 @@ class Staging:
             upload.add(self._adapters(spans))
             upload.add(self.slots.states[span.slot].adapter.start for span in spans)
 
+    def _padded(self, spans: Sequence[Span], shape: GraphShape, numbers: torch.Tensor) -> PaddedSpans:
+        places = self._read_places(spans) if shape.leaves_rows else []
+        if 2 * len(places) > shape.num_tokens:
+            # It would be recorded for little.
+            places = []
+        read = to_device(list(zip(*places, strict=True)), torch.int64, self.slots.device) if places else None
+        return PaddedSpans(numbers.view(3, -1), shape.num_tokens, read)
+
+    def _read_places(self, spans: Sequence[Span]) -> list[tuple[int, int, int]]:
+        """Number, slot and position of each row that somebody reads behind the last layer, one at least; empty if all
+        are read. Where spans are computed by themselves, so are all of their rows, in one way."""
+        if self.slots.batch_invariant or (not self.ahead and any(map(self.slots.reads_prompt, spans))):
+            return []
+        ends = list(accumulate(span.length for span in spans))
+        counts = [(1 + len(span.drafts)) * self._is_sampled(span) for span in spans]
+        if not any(counts):
+            counts[-1] = 1
+        if sum(counts) == ends[-1]:
+            return []
+        return [
+            (end - left, span.slot, span.end - left)
+            for span, end, count in zip(spans, ends, counts, strict=True)
+            for left in range(count, 0, -1)
+        ]
+
+    def _read_rows(self, spans: Sequence[Span], adapters: AdapterRows | None) -> ReadRows | None:
+        """Does what `_read_places` does, for steps whose lengths are known."""
+        places = self._read_places(spans)
+        if not places:
+            return None
+        rows, slots, positions = to_device(
+            list(zip(*places, strict=True)), torch.int64, self.slots.device
+        ).unbind()
+        context_lens = tuple(position + 1 for _row, _slot, position in places)
+        seen = self._attention_spans((1,) * len(places), context_lens, slots)
+        of_rows = None if adapters is None else adapters.numbers.index_select(0, rows)
+        return ReadRows(rows, self._one_token_each(seen, slots, positions, of_rows))
+
     def _adapters(self, spans: Sequence[Span]) -> Iterator[int]:
         """The number of the adapter that acts at the end of each span."""
         for span in spans:
@@ -215,14 +253,16 @@ class Staging:
         if adapters is not None and adapter_starts is not None:
             acts = positions >= adapter_starts[of_span]
             adapters = torch.where(acts, adapters[of_span], NO_ADAPTER)
+        of_rows = _rows(adapters)
         return ForwardInput(
             self.slots.rows.token_ids(rows, positions + self.ahead),
             positions,
             cache_positions(tables, positions, self.slots.limits.block_size),
             spans_seen,
             slots,
-            _rows(adapters),
+            of_rows,
             recurrent=self._recurrent_spans(spans),
+            read=self._read_rows(spans, of_rows),
         )
 
     def _decode_input(self, decodes: Decodes, padded: torch.Tensor) -> ForwardInput:

@@ -121,6 +121,8 @@ class PaddedSpans(NamedTuple):
 
     numbers: torch.Tensor
     num_tokens: int
+    # Of each row that is read: its number, its slot and its position, [3, num_read] int64; None: all rows are.
+    read: torch.Tensor | None
 
 
 class TreeRows(NamedTuple):

@@ -19,6 +19,7 @@ from penstock_kernels.base.kernel_errors import is_kernel_error
 from penstock_server.base.errors import ErrorCode, StepFailed
 from penstock_server.engine.stages import REASONS
 from penstock_server.network.distributed import Group, Made
+from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.out_of_memory import is_out_of_memory
 from penstock_server.network.stage import WHOLE, Stage
 
@@ -28,12 +29,26 @@ Result = TypeVar("Result")
 
 
 class _Call(NamedTuple):
-    """A collective of a forward pass, and the shape of what ranks bring: one size of it is the number of tokens."""
+    """A collective of a forward pass, and the shape of what ranks bring: one size of it is the number of tokens, or of
+    those whose hidden states are read."""
 
     make: Callable[[torch.Tensor], torch.Tensor]
     before: tuple[int, ...]
     after: tuple[int, ...]
     dtype: torch.dtype
+    is_of_read: bool = False
+
+
+class _Rows(NamedTuple):
+    """How many tokens a pass has, and how many of them are read."""
+
+    num_tokens: int
+    num_read: int
+
+    @property
+    def are_few(self) -> bool:
+        """Whether only some of the tokens are read."""
+        return self.num_read < self.num_tokens
 
 
 def reason_of(error: Exception) -> ErrorCode | None:
@@ -72,7 +87,8 @@ class StepFailures:
 
 
 class StepPact:
-    """Lets all ranks know whether a step succeeded on each. The first pass shows which sums a pass makes."""
+    """Lets all ranks know whether a step succeeded on each. The first pass shows which sums a pass makes, and the first
+    one of whose rows few are read, which of them are over these rows."""
 
     def __init__(
         self,
@@ -89,18 +105,23 @@ class StepPact:
         self._device = device
         self._report = report
         self._calls: list[_Call] | None = None
+        self._knows_read = False
 
-    def run_pass(self, compute: Callable[[], torch.Tensor], num_tokens: int) -> torch.Tensor:
-        """The hidden states of a pass over `num_tokens`; raises StepFailed on all ranks if it failed on one."""
+    def run_pass(self, compute: Callable[[], torch.Tensor], inputs: ForwardInput) -> torch.Tensor:
+        """The hidden states of a pass over `inputs`; raises StepFailed on all ranks if it failed on one."""
+        num_tokens = len(inputs.token_ids)
+        rows = _Rows(num_tokens, num_tokens if inputs.read is None else len(inputs.read.rows))
+        is_known = self._calls is not None and (self._knows_read or not rows.are_few)
         made: list[Made] = []
         self._record(made)
-        hidden, reason = self._try(compute, may_fail=self._calls is not None)
+        hidden, reason = self._try(compute, may_fail=is_known)
         self._record(None)
         # After the handler: while the error exists, it keeps what the pass had allocated.
         if hidden is None:
-            self._take_part(len(made), num_tokens)
-        elif self._calls is None:
-            self._calls = _learn(made, num_tokens)
+            self._take_part(len(made), rows)
+        elif not is_known:
+            self._calls = _learn(made, rows)
+            self._knows_read = rows.are_few
         return _held(hidden, self._through_stages(self._worst(reason)))
 
     def run(self, compute: Callable[[], Result]) -> Result:
@@ -134,11 +155,12 @@ class StepPact:
             self._stage.behind.put(worst)
         return worst
 
-    def _take_part(self, num_made: int, num_tokens: int) -> None:
+    def _take_part(self, num_made: int, rows: _Rows) -> None:
         """Take part in the collectives that this rank did not reach."""
         assert self._calls is not None, "without them the error was raised"
-        for make, before, after, dtype in self._calls[num_made:]:
-            make(torch.zeros((*before, num_tokens, *after), dtype=dtype, device=self._device))
+        for make, before, after, dtype, is_of_read in self._calls[num_made:]:
+            number = rows.num_read if is_of_read else rows.num_tokens
+            make(torch.zeros((*before, number, *after), dtype=dtype, device=self._device))
 
 
 def _held(result: Result | None, worst: int) -> Result:
@@ -149,12 +171,19 @@ def _held(result: Result | None, worst: int) -> Result:
     return result
 
 
-def _learn(made: list[Made], num_tokens: int) -> list[_Call] | None:
-    """The calls of a pass over `num_tokens` tokens; None if a shape has this number for another reason, or never."""
-    if num_tokens == 1 or not all(num_tokens in shape for _make, shape, _dtype in made):
+def _learn(made: list[Made], rows: _Rows) -> list[_Call] | None:
+    """The calls of a pass; None if a shape has none of these numbers, or may have one for another reason."""
+    calls = [_call(each, rows) for each in made]
+    known = [call for call in calls if call is not None]
+    return known if rows.num_tokens > 1 and len(known) == len(calls) else None
+
+
+def _call(made: Made, rows: _Rows) -> _Call | None:
+    make, shape, dtype = made
+    # Only passes in which the rows come first leave rows that are not read.
+    if rows.are_few and shape[0] == rows.num_read:
+        return _Call(make, (), tuple(shape[1:]), dtype, is_of_read=True)
+    if rows.num_tokens not in shape:
         return None
-    places = [shape.index(num_tokens) for _make, shape, _dtype in made]
-    return [
-        _Call(make, tuple(shape[:place]), tuple(shape[place + 1 :]), dtype)
-        for (make, shape, dtype), place in zip(made, places, strict=True)
-    ]
+    place = shape.index(rows.num_tokens)
+    return _Call(make, tuple(shape[:place]), tuple(shape[place + 1 :]), dtype)

@@ -4,6 +4,7 @@ recorded calls on a CPU: what the host writes, and what is computed. `recorded_p
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from penstock_server.engine.recordings import Ahead, Recordings
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.step import TreeRows
 from penstock_server.network.eagle import EagleHead
+from penstock_server.network.forward_input import ReadRows
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.mtp import MtpHead
 
@@ -78,17 +80,24 @@ class ToldPass:
         positions: torch.Tensor,
         given: torch.Tensor,
         tree: TreeRows | None = None,
+        read: ReadRows | None = None,
     ) -> torch.Tensor:
-        """The head's output for positions of these slots. `tree`: as in `decode_input`."""
+        """The head's output for positions of these slots, or for those of `read`. `tree`: as in `decode_input`."""
         starts = self._starts[: len(slots) + 1]
         inputs = decode_input(self.slots, slots, positions, starts, MAX_DECODE_LEN, given, tree)
-        hidden: torch.Tensor = self.head(inputs, self._cache)
+        hidden: torch.Tensor = self.head(replace(inputs, read=read), self._cache)
         return hidden
 
-    def compute_told(self, num_rows: int) -> torch.Tensor:
-        """The head's output for the first `num_rows` positions that were written."""
+    def compute_told(self, num_rows: int, read: torch.Tensor) -> torch.Tensor:
+        """The pass over the first `num_rows` positions that were written. Returns the head's output for some of them,
+        of which `read` has the number, the slot and the position, [3, num_read]."""
         slots, positions = self.told.numbers[:, :num_rows]
-        return self.compute(slots, positions, self.head.prepare(self._states[:num_rows]))
+        given = self.head.prepare(self._states[:num_rows])
+        num_read = read.shape[1]
+        if num_read == num_rows:
+            return self.compute(slots, positions, given)
+        of_rows = decode_input(self.slots, read[1], read[2], self._starts[: num_read + 1], longest=1)
+        return self.compute(slots, positions, given, read=ReadRows(read[0], of_rows))
 
     def drafts(self, wanted: Sequence[Wanted]) -> list[tuple[int, ...]]:
         """The tokens drafted for each slot, when they are chosen."""
@@ -101,36 +110,38 @@ class KeptPass(ToldPass):
 
     def __init__(self, name: str, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
         super().__init__(name, head, cache, slots)
-        self._returned = torch.zeros(self.most_rows, head.returns.size, dtype=head.dtype)
-        # The last row of each slot.
-        self._last = Shared(1, slots.limits.num_slots)
+        self._returned = torch.zeros(slots.limits.num_slots, head.returns.size, dtype=head.dtype)
+        # Of the last row of each slot: its number, the slot, and the position.
+        self._last = Shared(3, slots.limits.num_slots)
 
     def run_told(self, wanted: Sequence[Wanted]) -> None:
         """Compute the pass over the told states. It is recorded by the number of its rows, so some rows are filled up
         with positions of the spare row."""
-        ends = self.begin(wanted)
-        self._last.here[0, : len(ends)] = [end - 1 for end in ends]
+        ends, count = self.begin(wanted), len(wanted)
+        lasts = [(end - 1, it.slot, it.run.end - 1) for end, it in zip(ends, wanted, strict=True)]
+        self._last.here[:, :count] = list(zip(*lasts, strict=True))
         num_rows = _filled_up(ends[-1])
         self.told.here[:, ends[-1] : num_rows] = [[self.slots.rows.spare], [0]]
-        self._run_first(num_rows)
+        self._run_first(num_rows, count)
 
     def told_ahead(self, count: int, max_drafts: int) -> Iterator[Ahead]:
         """The recordings for `count` slots, each with a token and the drafts before it. One slot alone may have a
         prompt."""
         self.told.fill(self.slots.rows.spare, 0)
+        self._last.fill(0, self.slots.rows.spare, 0)
         most = min(count * (max_drafts + 1), self.most_rows) if count > 1 else self.most_of_slot
         sizes = sorted({_filled_up(num_rows) for num_rows in range(count, most + 1)})
-        return (partial(self._run_first, num_rows) for num_rows in sizes)
+        return (partial(self._run_first, num_rows, count) for num_rows in sizes)
 
     def last_rows(self, count: int) -> torch.Tensor:
-        """The pass's output for the last positions of `count` slots; may be recorded."""
-        return self._returned.index_select(0, self._last.numbers[0, :count])
+        """The pass's output for the last positions of `count` slots."""
+        return self._returned[:count]
 
-    def _run_first(self, num_rows: int) -> None:
-        self.recordings.run(("told", num_rows), lambda: self._compute_first(num_rows))
+    def _run_first(self, num_rows: int, count: int) -> None:
+        self.recordings.run(("told", num_rows, count), lambda: self._compute_first(num_rows, count))
 
-    def _compute_first(self, num_rows: int) -> None:
-        self._returned[:num_rows].copy_(self.compute_told(num_rows))
+    def _compute_first(self, num_rows: int, count: int) -> None:
+        self._returned[:count].copy_(self.compute_told(num_rows, self._last.numbers[:, :count]))
 
 
 def _filled_up(num_rows: int) -> int:

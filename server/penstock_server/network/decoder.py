@@ -10,7 +10,7 @@ from penstock_kernels import AdapterRows, AttentionSpans, DecodeSpans, InputNorm
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, KvHeads, LayerSpec, ModelFacts, ModelSpec
-from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.forward_input import ForwardInput, ReadRows
 from penstock_server.network.kv_cache import KVCache, LayerCache
 from penstock_server.network.layers.attention import Attention
 from penstock_server.network.layers.beside_experts import FeedForwardBesideExperts
@@ -113,14 +113,18 @@ class DecoderLayer(nn.Module):
         memory: Memory,
         is_share: bool = False,
         own: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """`is_share`: x is one of this rank, whose sum over all ranks is still to be added. `own`: this layer's part of
-        `OwnInputs`."""
-        x = self._parts(x, residual, inputs, rotary, memory, is_share)
+        read: ReadRows | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is still to be added to the residual sum, and this sum; `read`: of these rows only.
+
+        `is_share`: x is one of this rank, whose sum over all ranks is still to be added. `own`: this layer's part of
+        `OwnInputs`, for the rows that it returns.
+        """
+        x, residual = self._parts(x, residual, inputs, rotary, memory, is_share, read)
         if self.own_input is not None:
             assert own is not None, "the model makes it"
-            x = self.own_input(residual.add_(x), own, inputs.adapters)
-        return x if self.scale is None else self.scale(x, residual)
+            x = self.own_input(residual.add_(x), own, _returned(inputs, read).adapters)
+        return x if self.scale is None else self.scale(x, residual), residual
 
     def _parts(
         self,
@@ -130,18 +134,29 @@ class DecoderLayer(nn.Module):
         rotary: RotaryTable | None,
         memory: Memory,
         is_share: bool,
-    ) -> torch.Tensor:
-        adapters = inputs.adapters
+        read: ReadRows | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        adapters = _returned(inputs, read).adapters
         if self.has_mixer:
             first = self.attention_input_norm, self._product_of_mixer
-            mixed, norm = self._normed(*first, x, residual, adapters, is_share)
+            mixed, norm = self._normed(*first, x, residual, inputs.adapters, is_share)
             is_share = self.mixer_leaves_share
-            mixture = self._mix(mixed, inputs, rotary, memory, norm)
+            mixture = self._mix(mixed, inputs, rotary, memory, norm, read)
+            if read is not None:
+                residual = residual.index_select(0, read.rows)
+                mixed = mixed.index_select(0, read.rows) if self.parallel else mixed
             x = self._scaled(mixture, self.attention_output_norm, adapters)
             if self.parallel and self.feed_forward is not None:
                 own = self.mlp_input_norm
                 both = mixed if own is None else own(residual, adapters=adapters)
-                return x + self._scaled(self.feed_forward(both, adapters), self.mlp_output_norm, adapters)
+                fed = self._scaled(self.feed_forward(both, adapters), self.mlp_output_norm, adapters)
+                return x + fed, residual
+        return self._fed(x, residual, adapters, is_share), residual
+
+    def _fed(
+        self, x: torch.Tensor, residual: torch.Tensor, adapters: AdapterRows | None, is_share: bool
+    ) -> torch.Tensor:
+        """What the feed-forward makes of the sum with x, which it is still to be added to."""
         if self.feed_forward is None:
             return x
         product = self.feed_forward.up if isinstance(self.feed_forward, FeedForward) else None
@@ -193,12 +208,22 @@ class DecoderLayer(nn.Module):
         rotary: RotaryTable | None,
         memory: Memory,
         norm: InputNorm | None,
+        read: ReadRows | None,
     ) -> torch.Tensor:
-        """`norm`: of x, if it is still to be done."""
+        """`norm`: of x, if it is still to be done. `read`: the rows to return; None: all."""
+        if self.recurrent is None and isinstance(self.attention, Attention):
+            found = x if norm is not None else _times(x, self.factors.attention_in)
+            attended = self.attention(found, inputs, rotary, memory.cache, norm, read)
+            return _times(attended, self.factors.attention_out)
+        assert norm is None, "a product does it only for attention alone"
+        all_rows = self._mix_all(x, inputs, rotary, memory)
+        return all_rows if read is None else all_rows.index_select(0, read.rows)
+
+    def _mix_all(
+        self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, memory: Memory
+    ) -> torch.Tensor:
+        """Where the mixer is more than attention to keys and values, or something else."""
         found: torch.Tensor | None = None
-        if norm is not None:
-            assert isinstance(self.attention, Attention), "of which it was asked"
-            return _times(self.attention(x, inputs, rotary, memory.cache, norm), self.factors.attention_out)
         if self.attention is not None:
             found = _times(x, self.factors.attention_in)
             found = _times(self.attention(found, inputs, rotary, memory.cache), self.factors.attention_out)
@@ -243,6 +268,11 @@ def _feed_forward(
     return (FeedForwardBesideExperts if beside else SparseFeedForward)(spec, layer, placement)
 
 
+def _returned(inputs: ForwardInput, read: ReadRows | None) -> ForwardInput:
+    """The inputs of the rows that a layer returns."""
+    return inputs if read is None else read.inputs
+
+
 def _times(x: torch.Tensor, factor: float) -> torch.Tensor:
     return x if factor == 1.0 else x * factor
 
@@ -283,11 +313,20 @@ class Decoder(nn.Module):
         super().__init__()
         self.spec = spec
         self.group, self.stage = placement.group, placement.stage
+        # The next stage takes all of them.
+        self.leaves_rows = self.stage.is_last
         self.facts: ModelFacts = spec
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self._numbers = self.stage.layers(spec.num_layers)
         self.kinds = spec.layers[self._numbers.start : self._numbers.stop]
         self.num_heads = heads.num_heads
+        keeping = [
+            number
+            for number, kind in zip(self._numbers, self.kinds, strict=True)
+            if kind.has_cache or kind.is_recurrent
+        ]
+        # Behind this layer, rows that nobody reads are of no use.
+        self._last_keeping = max(keeping, default=-1)
         num_recurrent = sum(kind.is_recurrent for kind in self.kinds)
         self.cache_shape = self._cache_shape(spec, placement)
         self.state_shape: AnyShape | None = state_shape(spec, num_recurrent, placement.group)
@@ -379,8 +418,9 @@ class Decoder(nn.Module):
         return all(module.captures(self._device) for module in asking)
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """Hidden states behind the layers that are here, [num_tokens, hidden_size]; fills the cache on the way."""
-        tables = [rotary.table(inputs.positions, self.dtype) for rotary in self.rotaries]
+        """See `Model`."""
+        tables = self._tables(inputs)
+        read = inputs.read if inputs.taps is None or max(inputs.taps.layers) <= self._last_keeping else None
         x = self._embed(inputs) if inputs.received is None else inputs.received
         residual = torch.zeros_like(x)
         own = None if self.own_inputs is None else self.own_inputs(inputs.token_ids, x, inputs.adapters)
@@ -404,12 +444,21 @@ class Decoder(nn.Module):
                 spans,
             )
             table = None if kind.rope is None else tables[kind.rope]
-            x = layer(x, residual, inputs, table, memory, is_share, None if own is None else own[:, number])
+            leaving = read if number == self._last_keeping else None
+            if leaving is not None and own is not None:
+                own = own.index_select(0, leaving.rows)
+            own_part = None if own is None else own[:, number]
+            x, residual = layer(x, residual, inputs, table, memory, is_share, own_part, leaving)
             is_share = bool(layer.leaves_share)
+            if leaving is not None:
+                inputs, tables = leaving.inputs, self._tables(leaving.inputs)
         residual.add_(x)
         if inputs.taps is not None:
             inputs.taps.take(self._numbers.stop, residual)
-        return residual
+        return inputs.of_read(residual)
+
+    def _tables(self, inputs: ForwardInput) -> list[RotaryTable]:
+        return [rotary.table(inputs.positions, self.dtype) for rotary in self.rotaries]
 
     def _embed(self, inputs: ForwardInput) -> torch.Tensor:
         x: torch.Tensor = self.embedding(inputs.token_ids, inputs.adapters)

@@ -26,7 +26,7 @@ from penstock_server.architectures.spec import CacheShape, KvHeads, ModelFacts, 
 from penstock_server.files.eagle_folder import EagleFacts, EagleFolder
 from penstock_server.files.parallel_head import MASK
 from penstock_server.network.decoder import Decoder, DecoderLayer, Memory
-from penstock_server.network.forward_input import ForwardInput, TapShape
+from penstock_server.network.forward_input import ForwardInput, ReadRows, TapShape
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.layers.attention import Attention
 from penstock_server.network.layers.embedding import VocabEmbedding
@@ -48,6 +48,7 @@ class EagleHead(nn.Module):
     stage: Stage = WHOLE
     abilities: tuple[str, ...] = ()
     capturable = True
+    leaves_rows = True
 
     def __init__(
         self,
@@ -122,20 +123,24 @@ class EagleHead(nn.Module):
         return self.mask.weight.view(1, -1)
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """[num_tokens, hidden_size]; fills its cache on the way."""
+        """See `Model`."""
         assert inputs.given is not None, "a head takes hidden states"
         table = self.rotary.table(inputs.positions, self.dtype)
         embedding = self._embed if self.own_embedding is None else self.own_embedding
         embedded: torch.Tensor = embedding(inputs.token_ids)
-        memory = Memory(cache.layers[0], None, None)
+        x: torch.Tensor
+        residual: torch.Tensor
+        memories = [Memory(layer, None, None) for layer in cache.layers]
+        # The rows that each layer returns.
+        returned = [*[None] * len(self.more_layers), inputs.read]
         if isinstance(self.layer, DecoderLayer):
             x = self.fc(torch.cat((embedded, inputs.given), dim=-1))
             residual = torch.zeros_like(x)
-            x = self.layer(x, residual, inputs, table, memory)
+            x, residual = self.layer(x, residual, inputs, table, memories[0], read=returned[0])
         else:
-            x, residual = self.layer(embedded, inputs.given, inputs, table, memory)
-        for layer, layer_cache in zip(self.more_layers, cache.layers[1:], strict=True):
-            x = layer(x, residual, inputs, table, Memory(layer_cache, None, None))
+            x, residual = self.layer(embedded, inputs.given, inputs, table, memories[0], returned[0])
+        for layer, memory, read in zip(self.more_layers, memories[1:], returned[1:], strict=True):
+            x, residual = layer(x, residual, inputs, table, memory, read=read)
         residual.add_(x)
         if inputs.taps is not None:
             inputs.taps.take(1, residual)
@@ -195,13 +200,16 @@ class _Layer(nn.Module):
         inputs: ForwardInput,
         table: RotaryTable,
         memory: Memory,
+        read: ReadRows | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tensor that is still to be added to the residual sum, and this sum."""
+        """The tensor that is still to be added to the residual sum, and this sum; `read`: of these rows only."""
         normed = self.hidden_norm(given)
         residual = (normed if self.norms_residual else given).clone()
         assert memory.cache is not None, "it has keys and values"
         both = torch.cat((self.embedding_norm(embedded), normed), dim=-1)
-        x = self.mlp_norm(self.attention(both, inputs, table, memory.cache), residual)
+        attended = self.attention(both, inputs, table, memory.cache, read=read)
+        residual = residual if read is None else residual.index_select(0, read.rows)
+        x = self.mlp_norm(attended, residual)
         return self.feed_forward(x), residual
 
 

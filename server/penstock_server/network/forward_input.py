@@ -38,6 +38,15 @@ class TapShape(NamedTuple):
         return Taps(self.layers, torch.empty(sizes, dtype=dtype, device=device))
 
 
+class ReadRows(NamedTuple):
+    """The rows whose hidden states are read behind the last layer, where these are few. Of the other rows, the last
+    layer that keeps anything of its tokens computes only what it keeps, and layers behind it compute nothing."""
+
+    rows: torch.Tensor  # [num_read] int64, one at least
+    # What a model takes where these are all of its rows.
+    inputs: "ForwardInput"
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardInput:
     """Every token of every span, in order."""
@@ -59,3 +68,9 @@ class ForwardInput:
     received: torch.Tensor | None = None
     # The spans for layers with states, where some of these are kept; None: they follow from `spans`.
     recurrent: RecurrentSpans | None = None
+    # None: all rows may be read.
+    read: ReadRows | None = None
+
+    def of_read(self, rows: torch.Tensor) -> torch.Tensor:
+        """Of all rows those that are read."""
+        return rows if self.read is None else rows.index_select(0, self.read.rows)

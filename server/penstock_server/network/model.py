@@ -24,6 +24,8 @@ class Model(Protocol):
     dtype: torch.dtype
     # Which of its layers are here.
     stage: Stage
+    # Whether it takes `ForwardInput.read`.
+    leaves_rows: bool
     # The words that Describe reports for this kind of model.
     abilities: tuple[str, ...]
 
@@ -32,7 +34,8 @@ class Model(Protocol):
         """Whether a step of fixed size needs nothing from the host, so that it can be captured as a graph."""
 
     def __call__(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """Hidden states behind the layers that are here, [num_tokens, hidden_size]; fills the cache on the way."""
+        """Hidden states behind the layers that are here, [num_tokens, hidden_size], or those of `inputs.read` alone;
+        fills the cache on the way."""
         ...
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:

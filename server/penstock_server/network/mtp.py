@@ -30,6 +30,7 @@ class MtpHead(nn.Module):
     state_shape: AnyShape | None = None
     stage: Stage = WHOLE
     abilities: tuple[str, ...] = ()
+    leaves_rows = True
 
     def __init__(
         self,
@@ -69,14 +70,15 @@ class MtpHead(nn.Module):
         return self._normed(states)
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """[num_tokens, hidden_size]; fills its cache on the way."""
+        """See `Model`."""
         assert inputs.given is not None, "the layer takes hidden states"
         table = None if self.rotary is None else self.rotary.table(inputs.positions, self.dtype)
         embedded = self.embedding_norm(self._embed(inputs.token_ids))
         x = self.joined(torch.cat((embedded, self.hidden_norm(inputs.given)), dim=-1))
-        residual = torch.zeros_like(x)
+        residual: torch.Tensor = torch.zeros_like(x)
         memory = Memory(next_cache(iter(cache.layers), self._spec, self._spec.layers[-1], {}), None, None)
-        residual.add_(self.layer(x, residual, inputs, table, memory))
+        x, residual = self.layer(x, residual, inputs, table, memory, read=inputs.read)
+        residual.add_(x)
         if inputs.taps is not None:
             inputs.taps.take(1, residual)
         return residual

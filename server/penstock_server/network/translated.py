@@ -22,7 +22,7 @@ class TranslatedModel:
         self.facts: ModelFacts = replace(inner.spec, vocab_size=vocab_size)
         self.cache_shape, self.state_shape = inner.cache_shape, inner.state_shape
         self.num_heads, self.dtype, self.abilities = inner.num_heads, inner.dtype, inner.abilities
-        self.stage = inner.stage
+        self.stage, self.leaves_rows = inner.stage, inner.leaves_rows
         read = [tokens.read.get(number, tokens.unknown) for number in range(vocab_size)]
         pairs = [pair for pair in zip(tokens.known, tokens.equal, strict=True) if pair[0] < vocab_size]
         self._read = to_device(read, torch.int64, device)

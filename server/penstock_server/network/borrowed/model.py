@@ -63,6 +63,7 @@ class BorrowedModel(nn.Module):
     abilities: tuple[str, ...] = ("transformers",)
     state_shape: AnyShape | None = None
     stage: Stage = WHOLE
+    leaves_rows = False
     cache_shape: CacheShape
     # The most query heads of a layer, on this rank.
     num_heads: int

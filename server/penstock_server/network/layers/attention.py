@@ -16,7 +16,7 @@ from penstock_kernels import (
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec, TemperatureSpec
-from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.forward_input import ForwardInput, ReadRows
 from penstock_server.network.kv_cache import LayerCache
 from penstock_server.network.layers.heads import query_key_value_rows, query_rows, share_heads
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear
@@ -70,8 +70,9 @@ class Attention(nn.Module):
         rotary: RotaryTable | None,
         cache: LayerCache,
         norm: InputNorm | None = None,
+        read: ReadRows | None = None,
     ) -> torch.Tensor:
-        """`norm`: of x, if it is still to be done."""
+        """`norm`: of x, if it is still to be done. `read`: the rows to return; None: all."""
         # [num_tokens, query + key + value heads, head_dim]; with gates, these are before the queries
         projected = self.qkv(x, inputs.adapters) if norm is None else self.qkv.fused(x, norm)
         num_gates = self.share.num_heads if self.is_gated else 0
@@ -79,12 +80,15 @@ class Attention(nn.Module):
         if self.limit is not None:
             heads.clamp_(-self.limit, self.limit)
         query = self._rotate_and_store(heads, inputs, rotary, cache)
+        if read is not None:
+            query, inputs = query.index_select(0, read.rows), read.inputs
+            projected = projected.index_select(0, read.rows) if num_gates else projected
         if self.temperature is not None:
             query = grown(query, self.temperature, inputs)
         scoring = self.scoring._replace(slopes=self.slopes)
         if self.sinks is not None:
             scoring = scoring._replace(sinks=self.sinks.weight)
-        attended = attend(query, cache, inputs, scoring).view(x.shape[0], -1)
+        attended = attend(query, cache, inputs, scoring).view(len(query), -1)
         if num_gates:
             attended = gate_by_sigmoid(attended, projected[:, : num_gates * self.head_dim])
         return self.output(attended, inputs.adapters)  # type: ignore[no-any-return]
