@@ -274,6 +274,20 @@ def test_any_number_of_rows_and_columns_is_multiplied(dtype: torch.dtype, rows: 
     torch.testing.assert_close(found.double(), expected, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.usefixtures("has_amx")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [1040, 2048, 4128, 8256])
+def test_long_rows_have_the_same_bits_in_any_batch(dtype: torch.dtype, length: int) -> None:
+    """Rows of several chains, as vectors of 16 numbers have them, and more rows than sums wait for."""
+    weight, bias = torch.randn(64 + 5, length).to(dtype), torch.randn(64 + 5).to(dtype)
+    x = torch.randn(521, length).to(dtype)
+    found = native_linear.multiply(x, (weight,), bias)
+    for num_rows in (1, 2, 3, 4, 5, 7, 8, 9, 15, 20, 97, 130):
+        assert torch.equal(native_linear.multiply(x[:num_rows], (weight,), bias), found[:num_rows])
+    expected = x.double() @ weight.double().T + bias.double()
+    torch.testing.assert_close(found.double(), expected, atol=1e-3 * length**0.5, rtol=1e-2)
+
+
 @pytest.mark.parametrize("rows", [3, 100])
 def test_a_product_with_what_is_not_finite_shows_it(rows: int) -> None:
     x, weight = torch.randn(rows, 32), torch.randn(70, 32)

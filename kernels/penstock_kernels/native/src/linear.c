@@ -17,9 +17,9 @@ enum { TILE_ROWS = 96, TILE_INPUTS = 1024, SOME_INPUTS = 512, WORTH_TILES = 16, 
 /* From so many rows of 32-bit floats on a few of them read columns from memory for all. */
 enum { WORTH_READING = 16 };
 
-/* Where columns are turned: rows of a block, at most, and the sums of them; and inputs of the columns that are turned at a
-   time, which the second cache takes. */
-enum { BLOCK_ROWS = 6, BLOCK_SUMS = 64 * BLOCK_ROWS, TURNED_INPUTS = 1 << 17 };
+/* Where columns are turned: rows of a block, at most, and the sums of them; inputs of the columns that are turned at a time,
+   which the second cache takes; and rows that longer columns are turned for, part by part. */
+enum { BLOCK_ROWS = 6, BLOCK_SUMS = 64 * BLOCK_ROWS, TURNED_INPUTS = 1 << 17, TURNED_ROWS = 512 };
 
 /* Some inputs of the rows `row .. end`, and of columns of a part. */
 typedef struct {
@@ -44,9 +44,9 @@ static const float zeros[4];
 
 /* Whether columns are turned: that takes as long as some rows more, and with pairs of inputs, longer for longer columns. */
 static int is_turned(const Linear *call) {
-    const int64_t num_inputs = call->is_paired ? call->len / 2 : call->len;
-    if (call->packed || lanes_for(call->len, call->max_lanes) != 16 || num_inputs > TURNED_INPUTS / LARGE_SHARE) return 0;
-    const int64_t fewest = call->is_paired ? 16 + call->len / 32 : 96;
+    if (call->packed || lanes_for(call->len, call->max_lanes) != 16) return 0;
+    const int64_t turned_at_once = call->len < 4096 ? call->len : 4096;
+    const int64_t fewest = call->is_paired ? 16 + turned_at_once / 32 : 96;
     return call->num_rows >= fewest && call->num_columns >= LARGE_SHARE;
 }
 
@@ -67,14 +67,14 @@ static int64_t next_columns(const Linear *call, const Part *part, int64_t column
     return next + count <= part->num_columns ? next : 0;
 }
 
-/* Blocks of up to BLOCK_ROWS rows, as even as can be. */
-static int64_t num_row_blocks(int64_t num_rows) {
-    return (num_rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+/* Rows in parts of up to `most`, as even as can be. */
+static int64_t num_parts_of(int64_t num_rows, int64_t most) {
+    return (num_rows + most - 1) / most;
 }
 
-/* The first row of a block. */
-static int64_t first_of_block(const Linear *call, int64_t number) {
-    return call->num_rows * number / num_row_blocks(call->num_rows);
+/* The first row of a part. */
+static int64_t first_of_part(int64_t num_rows, int64_t most, int64_t number) {
+    return num_rows * number / num_parts_of(num_rows, most);
 }
 
 #ifdef KNOWS_PAIRS

@@ -1,22 +1,24 @@
 /* Many rows times a matrix, in vectors of 16 lanes. Columns are turned before, so that a vector has the same input of 16
    columns: it is multiplied by that input of a row, and no vector of sums has to be summed at the end.
 
-   As everywhere, each lane of a product of a row and a column is a chain over every 16th input, and lanes are summed by
-   halves: so a row's result has the same bits as among few rows. Here a chain is a lane of a vector of its own. The chains
-   of a lane follow those of the one that they are summed with. */
+   As everywhere, each lane of a product of a row and a column is a chain over every 16th input, lanes are summed by halves, and
+   longer rows have several such sums, which are added one after the other: so a row's result has the same bits as among few
+   rows. Here a chain is a lane of a vector of its own. The chains of a lane follow those of the one that they are summed
+   with. */
 
 /* Lane of all inputs, by its place in the order in which they are summed by halves: the bits of the place, turned around. */
 static inline int NAME(lane_at)(int place) {
     return (place & 1) << 3 | (place & 2) << 1 | (place & 4) >> 1 | (place & 8) >> 3;
 }
 
-/* Some columns of a call, turned. */
+/* Some inputs of some columns of a call, turned. */
 typedef struct {
     const Linear *call;
     const Part *part;
-    int64_t column, num_steps;
+    int64_t column, from, num_steps;
     int num_vectors;
     float *inputs; /* of each place, and of each input of its lane, all columns */
+    float *sums; /* of some rows over the inputs before, row by row all columns */
 } NAME(Turned);
 
 INLINE void NAME(turn_columns)(const NAME(Turned) *turned, const int dtype) {
@@ -25,7 +27,8 @@ INLINE void NAME(turn_columns)(const NAME(Turned) *turned, const int dtype) {
         for (int64_t step = 0; step < turned->num_steps; step++) {
             __m512i columns[LANES];
             for (int c = 0; c < LANES; c++) {
-                const int64_t at = (turned->column + vector * LANES + c) * part->stride + step * NAME(step);
+                const int64_t row = turned->column + vector * LANES + c;
+                const int64_t at = row * part->stride + turned->from + step * NAME(step);
                 columns[c] = (__m512i)NAME(weights)(part->weight, at, dtype);
             }
             turn_tile(columns);
@@ -36,23 +39,30 @@ INLINE void NAME(turn_columns)(const NAME(Turned) *turned, const int dtype) {
         }
 }
 
-/* Memory that is fetched into the second cache meanwhile: so many lines of it with each lane. */
+/* Memory that is fetched into the second cache meanwhile: so many lines of it with each lane, from the one with the number
+   `first` on. It is in pieces as long as a chain, or all of it lies together. */
 typedef struct {
     const char *from;
-    int64_t num_lines;
+    int64_t first, num_lines, stride;
+    int is_whole;
 } NAME(Fetched);
 
 /* Rows by the columns. `sums`: of all rows and vectors of columns, and behind them memory for four times as many. */
 typedef struct {
     const NAME(Turned) *turned;
     const char *x;
+    int64_t x_stride;
     float *sums;
     NAME(Fetched) columns, rows;
 } NAME(Block);
 
 INLINE void NAME(fetch)(const NAME(Fetched) *fetched, int place) {
-    const char *line = fetched->from + place * fetched->num_lines * 64;
-    for (int64_t i = 0; i < fetched->num_lines; i++) __builtin_prefetch(line + i * 64, 0, 2);
+    enum { EACH = NAME(chain) * NAME(number_bytes) / 64 };
+    const int64_t first = fetched->first + place * fetched->num_lines;
+    for (int64_t i = first; i < first + fetched->num_lines; i++) {
+        const int64_t at = fetched->is_whole ? i * 64 : i / EACH * fetched->stride + i % EACH * 64;
+        __builtin_prefetch(fetched->from + at, 0, 2);
+    }
 }
 
 #define EACH_SUM \
@@ -70,7 +80,7 @@ INLINE void NAME(add_lanes)(const NAME(Block) *block, const int num_rows, const 
         NAME(fetch)(&block->rows, place);
         EACH_SUM sums[r * num_vectors + v] = (vec){0};
         const char *x[BLOCK_ROWS];
-        _Pragma("GCC unroll 6") for (int r = 0; r < num_rows; r++) x[r] = block->x + r * row_size + NAME(lane_at)(place) * 4;
+        _Pragma("GCC unroll 6") for (int r = 0; r < num_rows; r++) x[r] = block->x + r * block->x_stride + NAME(lane_at)(place) * 4;
         for (int64_t at = 0; at < row_size; at += 64, inputs += num_vectors * LANES) {
             NAME(operand) columns[4];
             _Pragma("GCC unroll 4") for (int v = 0; v < num_vectors; v++)
@@ -117,6 +127,13 @@ static TARGET void NAME(add_all_lanes)(const NAME(Block) *block, int64_t num_row
     adders[num_rows - 4][block->turned->num_vectors / 2](block);
 }
 
+/* Adds the sums of rows over the inputs before, of which the first row is the one with the number `row`. */
+INLINE void NAME(add_sums)(const NAME(Turned) *turned, float *sums, int64_t row, int64_t num_rows) {
+    const int64_t each = turned->num_vectors * LANES;
+    const float *before = turned->sums + row * each;
+    for (int64_t i = 0; i < num_rows * each; i += LANES) NAME(store)(sums + i, NAME(load)(before + i) + NAME(load)(sums + i));
+}
+
 /* The sums of some rows from `row` on, with their bias. */
 INLINE void NAME(write_sums)(const NAME(Turned) *turned, const float *sums, int64_t row, int64_t num_rows, const int dtype) {
     const Linear *call = turned->call;
@@ -131,32 +148,66 @@ INLINE void NAME(write_sums)(const NAME(Turned) *turned, const float *sums, int6
     }
 }
 
-/* All rows by turned columns, of which the `next` ones, if any, are fetched meanwhile. */
-INLINE void NAME(multiply_blocks)(const NAME(Turned) *turned, const char *next, const int dtype) {
+/* The rows `from .. until` by turned inputs. The columns, or the inputs of these, that are turned next are fetched meanwhile. */
+INLINE void NAME(multiply_blocks)(
+    const NAME(Turned) *turned, int64_t from, int64_t until, NAME(Fetched) next, int64_t next_lines, const int dtype
+) {
     const Linear *call = turned->call;
-    const int64_t row_size = turned->num_steps * 64, num_blocks = num_row_blocks(call->num_rows);
-    const int64_t next_size = next ? turned->num_vectors * LANES * turned->part->stride * number_size(dtype) : 0;
+    const int64_t x_stride = call->len * NAME(number_bytes), row_lines = turned->num_steps;
+    const int64_t num_blocks = num_parts_of(until - from, BLOCK_ROWS);
+    const int is_last = (turned->from + turned->num_steps * NAME(step)) == call->len;
     float sums[5 * BLOCK_SUMS] __attribute__((aligned(64)));
+    next.num_lines = (next_lines / num_blocks + LANES - 1) / LANES;
     for (int64_t number = 0; number < num_blocks; number++) {
-        const int64_t row = first_of_block(call, number), num_rows = first_of_block(call, number + 1) - row;
-        const char *x = (const char *)call->x + row * row_size, *next_x = x + num_rows * row_size;
-        const NAME(Fetched) rows = {next_x, number + 1 < num_blocks ? num_rows * row_size / LANES / 64 : 0};
-        const NAME(Fetched) columns = {next + next_size / num_blocks * number, (next_size / num_blocks / LANES + 63) / 64};
-        const NAME(Block) block = {turned, x, sums, columns, rows};
+        const int64_t row = first_of_part(until - from, BLOCK_ROWS, number);
+        const int64_t num_rows = first_of_part(until - from, BLOCK_ROWS, number + 1) - row;
+        const char *x = (const char *)call->x + (from + row) * x_stride + turned->from * NAME(number_bytes);
+        const int64_t x_lines = number + 1 < num_blocks ? num_rows * row_lines / LANES : 0;
+        const NAME(Fetched) rows = {x + num_rows * x_stride, 0, x_lines, x_stride, row_lines * 64 == x_stride};
+        next.first = next_lines / num_blocks * number;
+        const NAME(Block) block = {turned, x, x_stride, sums, next, rows};
         NAME(add_all_lanes)(&block, num_rows);
-        NAME(write_sums)(turned, sums, row, num_rows, dtype);
+        if (turned->from) NAME(add_sums)(turned, sums, row, num_rows);
+        if (is_last) NAME(write_sums)(turned, sums, from + row, num_rows, dtype);
+        else memcpy(turned->sums + row * turned->num_vectors * LANES, sums, num_rows * turned->num_vectors * LANES * sizeof *sums);
+    }
+}
+
+/* All inputs of the columns, of which some are turned at a time, by the rows `from .. until`; `next`: the columns after, if any. */
+INLINE void NAME(multiply_turned_inputs)(
+    NAME(Turned) *turned, int64_t from, int64_t until, const char *next, const int dtype
+) {
+    const Part *part = turned->part;
+    const int64_t len = turned->call->len, size = number_size(dtype), stride = part->stride * size, each = NAME(chain);
+    const char *columns = (const char *)part->weight + turned->column * stride;
+    for (turned->from = 0; turned->from < len; turned->from += each) {
+        const int64_t left = len - turned->from, count = left < each ? left : each;
+        const char *ahead = left > each ? columns + (turned->from + each) * size : next;
+        const int is_whole = len <= each && part->stride == len;
+        const NAME(Fetched) fetched = {ahead, 0, 0, stride, is_whole};
+        const int64_t piece = is_whole ? stride : NAME(chain) * NAME(number_bytes);
+        turned->num_steps = count / NAME(step);
+        NAME(turn_columns)(turned, dtype);
+        NAME(multiply_blocks)(turned, from, until, fetched, ahead ? turned->num_vectors * LANES * piece / 64 : 0, dtype);
     }
 }
 
 /* Columns that do not fill a vector are multiplied as for few rows. */
-INLINE void NAME(turn_and_multiply)(const Linear *call, const Part *part, int64_t from, int64_t until, float *inputs, const int dtype) {
-    NAME(Turned) turned = {call, part, from, call->len / NAME(step), 4, inputs};
+INLINE void NAME(turn_and_multiply)(
+    const Linear *call, const Part *part, int64_t from, int64_t until, float *inputs, float *sums, const int dtype
+) {
+    NAME(Turned) turned = {call, part, from, 0, 0, 4, inputs, sums};
+    const int64_t most = call->len > NAME(chain) ? TURNED_ROWS : call->num_rows;
+    const int64_t num_parts = num_parts_of(call->num_rows, most);
     for (; turned.column + LANES <= until; turned.column += turned.num_vectors * LANES) {
         while (turned.column + turned.num_vectors * LANES > until) turned.num_vectors /= 2;
         const int64_t next = next_columns(call, part, turned.column, until, turned.num_vectors * LANES);
         const char *weight = (const char *)part->weight + next * part->stride * number_size(dtype);
-        NAME(turn_columns)(&turned, dtype);
-        NAME(multiply_blocks)(&turned, next ? weight : 0, dtype);
+        for (int64_t number = 0; number < num_parts; number++) {
+            const int64_t row = first_of_part(call->num_rows, most, number);
+            const int64_t end = first_of_part(call->num_rows, most, number + 1);
+            NAME(multiply_turned_inputs)(&turned, row, end, next && number + 1 == num_parts ? weight : 0, dtype);
+        }
     }
     if (turned.column < until) NAME(multiply_range)(call, part, turned.column, until, dtype);
 }
@@ -166,6 +217,7 @@ static __attribute__((noinline)) TARGET void NAME(multiply_turned)(
     const Linear *call, const Part *part, int64_t from, int64_t until
 ) {
     float inputs[TURNED_INPUTS] __attribute__((aligned(64)));
-    if (call->dtype == FLOAT32) NAME(turn_and_multiply)(call, part, from, until, inputs, FLOAT32);
-    else NAME(turn_and_multiply)(call, part, from, until, inputs, BFLOAT16);
+    float sums[64 * TURNED_ROWS] __attribute__((aligned(64)));
+    if (call->dtype == FLOAT32) NAME(turn_and_multiply)(call, part, from, until, inputs, sums, FLOAT32);
+    else NAME(turn_and_multiply)(call, part, from, until, inputs, sums, BFLOAT16);
 }
