@@ -51,6 +51,10 @@ class Pairs(NamedTuple):
     drafting: list[Run]
     plain: list[Run]
 
+    def with_more(self, others: "Pairs") -> "Pairs":
+        """These and others, of the same requests."""
+        return Pairs(self.drafting + others.drafting, self.plain + others.plain)
+
     @property
     def ratios(self) -> list[float]:
         """Times the tokens a second without drafts."""

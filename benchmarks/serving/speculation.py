@@ -7,6 +7,7 @@ one of 30 million parameters, where a step waits for its weights: by n-gram, by 
 the heads.
 """
 
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.figure import Figure
 from benchmarks.server import Server
-from benchmarks.serving.drafts_in_turn import Amount, Text, run_in_turn
+from benchmarks.serving.drafts_in_turn import Amount, Pairs, Text, run_in_turn
 from benchmarks.serving.ways_to_draft import (
     DRAWN,
     REPEATING,
@@ -33,15 +34,18 @@ _LEAST_AT_SATURATION, _SATURATED = 0.98, 16
 
 
 class NumPairs(NamedTuple):
-    """The numbers of pairs of runs, one run of each pair with drafts and one without."""
+    """How many pairs of runs a pair of servers has, one run of each with drafts and one without; and how many pairs of
+    servers there are."""
 
     usual: int
     at_saturation: int
+    servers: int = 1
 
 
 USUAL = NumPairs(4, 12)
-# Runs of the demo model take a tenth of a second to one.
-_OF_DEMO = NumPairs(12, 36)
+# Runs of the demo model take a tenth of a second to one. Two processes of the same server are up to 6 % apart there, as
+# long as they live.
+_OF_DEMO = NumPairs(2, 6, servers=6)
 
 
 def measure() -> list[Figure]:
@@ -68,23 +72,33 @@ def _compare_all(ways: list[Way], numbers: NumPairs, size: str = "", *model: str
     figures: list[Figure] = []
     for way in ways:
         named = [text._replace(name=size + text.name) for text in way.texts]
-        with (
-            Server("--dtype=float32", *model) as plain,
-            Server("--dtype=float32", *model, *way.flags) as drafting,
-        ):
-            figures += [figure for text in named for figure in compare(plain, drafting, text, numbers)]
+        asked = list(product(named, _NUMS_STREAMS))
+        found = [Pairs([], []) for _ in asked]
+        for _ in range(numbers.servers):
+            with (
+                Server("--dtype=float32", *model) as plain,
+                Server("--dtype=float32", *model, *way.flags) as drafting,
+            ):
+                found = [
+                    pairs.with_more(_run(plain, drafting, *each, numbers))
+                    for each, pairs in zip(asked, found, strict=True)
+                ]
+        figures += [_figure(*each, pairs) for each, pairs in zip(asked, found, strict=True)]
     return figures
 
 
 def compare(plain: Server, drafting: Server, text: Text, numbers: NumPairs) -> list[Figure]:
     """By 1, 4, 8 and 16 streams at once."""
-    return [_compared(plain, drafting, text, count, numbers) for count in _NUMS_STREAMS]
+    return [_figure(text, count, _run(plain, drafting, text, count, numbers)) for count in _NUMS_STREAMS]
 
 
-def _compared(plain: Server, drafting: Server, text: Text, count: int, numbers: NumPairs) -> Figure:
+def _run(plain: Server, drafting: Server, text: Text, count: int, numbers: NumPairs) -> Pairs:
+    repeats = numbers.at_saturation if count == _SATURATED else numbers.usual
+    return run_in_turn(plain, drafting, text, count, Amount(repeats=repeats))
+
+
+def _figure(text: Text, count: int, pairs: Pairs) -> Figure:
     is_saturated = count == _SATURATED
-    repeats = numbers.at_saturation if is_saturated else numbers.usual
-    pairs = run_in_turn(plain, drafting, text, count, Amount(repeats=repeats))
     at_least = _LEAST_AT_SATURATION if is_saturated else None
     name = f"{text.name}, {count} stream{'s' * (count > 1)}: times the tokens/s without drafts"
     note = f"{pairs.spread}; {pairs.num_right} of {pairs.num_drafts} drafts right; {pairs.rate:.0f} tokens/s"
