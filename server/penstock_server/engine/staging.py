@@ -191,7 +191,7 @@ class Staging:
         if 2 * len(places) > shape.num_tokens:
             # It would be recorded for little.
             places = []
-        read = to_device(list(zip(*places, strict=True)), torch.int64, self.slots.device) if places else None
+        read = self._columns(places) if places else None
         return PaddedSpans(numbers.view(3, -1), shape.num_tokens, read)
 
     def _read_places(self, spans: Sequence[Span]) -> list[tuple[int, int, int]]:
@@ -216,13 +216,15 @@ class Staging:
         places = self._read_places(spans)
         if not places:
             return None
-        rows, slots, positions = to_device(
-            list(zip(*places, strict=True)), torch.int64, self.slots.device
-        ).unbind()
+        rows, slots, positions = self._columns(places).unbind()
         context_lens = tuple(position + 1 for _row, _slot, position in places)
         seen = self._attention_spans((1,) * len(places), context_lens, slots)
         of_rows = None if adapters is None else adapters.numbers.index_select(0, rows)
         return ReadRows(rows, self._one_token_each(seen, slots, positions, of_rows))
+
+    def _columns(self, places: list[tuple[int, int, int]]) -> torch.Tensor:
+        """[3, number of places] on the device."""
+        return to_device(list(zip(*places, strict=True)), torch.int64, self.slots.device)
 
     def _adapters(self, spans: Sequence[Span]) -> Iterator[int]:
         """The number of the adapter that acts at the end of each span."""

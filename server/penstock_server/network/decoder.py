@@ -19,6 +19,7 @@ from penstock_server.network.layers.feed_forward import FeedForward
 from penstock_server.network.layers.heads import share_heads
 from penstock_server.network.layers.indexer import Indexer
 from penstock_server.network.layers.latent_attention import LatentAttention
+from penstock_server.network.layers.layer_scale import LayerScale
 from penstock_server.network.layers.linear import ColumnLinear
 from penstock_server.network.layers.moe import Experts, SparseFeedForward
 from penstock_server.network.layers.norm import Norm, place_ones
@@ -28,7 +29,6 @@ from penstock_server.network.layers.recurrent import RecurrentLayer, recurrent_l
 from penstock_server.network.layers.rotary import Rotary, RotaryTable
 from penstock_server.network.states import AnyShape, LayerState, States
 from penstock_server.network.upload import to_device
-from penstock_server.network.weights import Has, Piece
 
 # The word in Describe for a model with states: a sequence cannot go on from blocks alone.
 RECURRENT = "recurrent"
@@ -236,27 +236,6 @@ class DecoderLayer(nn.Module):
     def _scaled(self, x: torch.Tensor, norm: Norm | None, adapters: AdapterRows | None) -> torch.Tensor:
         """The output of a part as it is added to the residual sum."""
         return _times(x if norm is None else norm(x, adapters=adapters), self.multiplier)
-
-
-class LayerScale(nn.Module):
-    """One number, by which what leaves a layer is multiplied."""
-
-    weight: torch.Tensor
-
-    def __init__(self, name: str, size: int, placement: Placement) -> None:
-        super().__init__()
-        self.name = name
-        # The number for each of the hidden states, as products of rows take it.
-        self.register_buffer("weight", placement.empty(size))
-
-    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """x, which is still to be added to the residual sum; that is multiplied in place."""
-        factors = self.weight.expand_as(x)
-        residual.mul_(factors)
-        return x * factors
-
-    def pieces(self, has: Has) -> Iterator[Piece]:
-        yield Piece(self.name, (1,), self, "weight", (slice(0, 1),), slice(0, len(self.weight)))
 
 
 def _feed_forward(
