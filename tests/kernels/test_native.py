@@ -1,6 +1,7 @@
 """The ops in C: every width of vectors, and the same bits for a row whatever else is computed."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,13 @@ class Sequence:
         self.query = torch.randn(_LEN, num_heads, dim).to(dtype)
         self.table = torch.randperm(40)[: -(-_LEN // _BLOCK)].int()
 
+    def of_head(self, head: int, group: int) -> "Sequence":
+        """The same with one head of keys and values, where they are in this cache."""
+        part = copy(self)
+        part.key, part.value = (cache[:, :, head : head + 1] for cache in (self.key, self.value))
+        part.query = self.query[:, head * group : (head + 1) * group]
+        return part
+
     def attend(
         self, *rows: tuple[int, int], window: int | None = None, chunk: int | None = None
     ) -> list[torch.Tensor]:
@@ -65,7 +73,7 @@ def test_it_is_built() -> None:
 
 
 @pytest.mark.parametrize("reach", [{}, {"window": 50}, {"chunk": 50}, {"chunk": 128}])
-@pytest.mark.parametrize("heads", [(4, 4, 48), (7, 1, 64), (6, 2, 16)])
+@pytest.mark.parametrize("heads", [(4, 4, 48), (7, 1, 64), (6, 2, 16), (24, 12, 32)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_has_the_same_bits_in_any_batch(
     heads: tuple[int, int, int], dtype: torch.dtype, reach: dict[str, int]
@@ -88,6 +96,26 @@ def test_heads_that_share_keys_have_the_same_bits_whatever_their_number(dtype: t
         for start, end in ((200, 201), (299, 300), (100, 102)):
             [alone] = sequence.attend((start, end))
             assert torch.equal(alone, whole[start:end]), (num_heads, start)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("heads", [(12, 12, 64), (16, 8, 32), (5, 5, 48), (48, 24, 128)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_heads_that_are_read_together_have_the_bits_of_each_alone(
+    dtype: torch.dtype, heads: tuple[int, int, int], threads: int
+) -> None:
+    """Spans of one token, of a few and of many are computed by different numbers of heads at a time."""
+    sequence, group, before = Sequence(*heads, dtype), heads[0] // heads[1], torch.get_num_threads()
+    for rows in ([(299, 300)], [(60, 61), (63, 67), (0, 1), (200, 300), (127, 129), *[(250, 251)] * 12]):
+        torch.set_num_threads(threads)
+        try:
+            together = sequence.attend(*rows)
+        finally:
+            torch.set_num_threads(before)
+        for head in range(heads[1]):
+            alone = sequence.of_head(head, group).attend(*rows)
+            for found, expected in zip(together, alone, strict=True):
+                assert torch.equal(found[:, head * group : (head + 1) * group], expected)
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])

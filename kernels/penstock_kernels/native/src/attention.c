@@ -43,6 +43,9 @@ int penstock_can_attend(int head_dim, int value_dim, int group) {
     return variant(head_dim, value_dim, FLOAT32, 0) != NULL && group <= TILE_ROWS;
 }
 
+/* Bytes of the tile that key heads have together, at most. */
+enum { HEADS_BYTES = 256 << 10 };
+
 /* Tokens of one tile of queries. */
 static int tile_tokens(const Attention *call) {
     return TILE_ROWS / (call->num_heads / call->num_kv_heads);
@@ -52,29 +55,52 @@ static int span_len(const Attention *call, int span) {
     return call->query_starts[span + 1] - call->query_starts[span];
 }
 
-/* ends[i]: pieces of work of the spans up to i. */
-static void count_work(const Attention *call, int64_t *ends) {
+/* Key heads that a piece of work of a span has, if they follow each other in the cache: so many that their rows have room,
+   that their tile stays in the second cache, and that all threads get pieces of the call, or as many of this span. */
+static int heads_together(const Attention *call, int span) {
+    const int num_heads = call->num_kv_heads, num_rows = span_len(call, span) * (call->num_heads / num_heads);
+    const int64_t position_bytes = (call->head_dim + call->value_dim) * (call->dtype == FLOAT32 ? 4 : 2);
+    if (call->head_stride != call->head_dim || call->value_head_stride != call->value_dim) return 1;
+    for (int count = num_heads; count > 1; count--) {
+        const int pieces = num_heads / count;
+        const int are_shared = pieces % call->num_threads == 0 || pieces * call->num_spans >= 4 * call->num_threads;
+        const int have_room = count * num_rows <= TILE_ROWS && count * position_bytes * TILE_LEN <= HEADS_BYTES;
+        if (num_heads % count == 0 && are_shared && have_room) return count;
+    }
+    return 1;
+}
+
+/* Tiles of the tokens of a span. */
+static int num_tiles(const Attention *call, int span) {
     const int tokens = tile_tokens(call);
+    return (span_len(call, span) + tokens - 1) / tokens;
+}
+
+/* Pieces of work; ends[i]: those of the spans up to i. */
+static int64_t count_work(const Attention *call, int64_t *ends) {
     int64_t count = 0;
     for (int span = 0; span < call->num_spans; span++) {
-        count += (int64_t)call->num_kv_heads * ((span_len(call, span) + tokens - 1) / tokens);
+        count += (int64_t)(call->num_kv_heads / heads_together(call, span)) * num_tiles(call, span);
         ends[span] = count;
     }
+    return count;
 }
 
 /* The piece with a number, of a span from `span` on. */
 static Work piece(const Attention *call, const int64_t *ends, int64_t number, int span) {
     while (number >= ends[span]) ++span;
-    const int64_t inside = number - (span ? ends[span - 1] : 0);
-    const int tokens = tile_tokens(call), first = (int)(inside / call->num_kv_heads) * tokens;
-    const int rest = span_len(call, span) - first;
-    return (Work){call, span, (int)(inside % call->num_kv_heads), first, rest < tokens ? rest : tokens};
+    const int64_t begin = span ? ends[span - 1] : 0;
+    const int num_groups = (int)(ends[span] - begin) / num_tiles(call, span), heads = call->num_kv_heads / num_groups;
+    const int group = (int)((number - begin) % num_groups), tokens = tile_tokens(call);
+    const int first = (int)((number - begin) / num_groups) * tokens, rest = span_len(call, span) - first;
+    return (Work){call, span, group * heads, heads, first, rest < tokens ? rest : tokens};
 }
 
 /* Pieces that a thread takes at a time: each but the last fetches the beginning of the next; with more, other threads
    would have none. Pieces of one prompt have very different sizes, and are taken one by one. */
 static int64_t share(const Attention *call, int64_t count) {
-    if (count > (int64_t)call->num_spans * call->num_kv_heads) return 1;
+    for (int span = 0; span < call->num_spans; span++)
+        if (num_tiles(call, span) > 1) return 1;
     const int64_t share = count / (3 * call->num_threads);
     return share < 1 ? 1 : share > 4 ? 4 : share;
 }
@@ -113,8 +139,7 @@ int penstock_attend(const Attention *call) {
     int64_t *ends = malloc(sizeof *ends * (call->num_spans + 1));
     const Pieces all = {call, ends, variant(call->head_dim, call->value_dim, call->dtype, call->max_lanes)};
     if (all.attend == NULL || ends == NULL) return free(ends), -1;
-    count_work(call, ends);
-    const int64_t count = call->num_spans ? ends[call->num_spans - 1] : 0;
+    const int64_t count = count_work(call, ends);
     share_out(is_worth_threads(call) ? call->num_threads : 1, count, share(call, count), attend_pieces, &all);
     free(ends);
     return 0;

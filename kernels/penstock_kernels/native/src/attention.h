@@ -2,6 +2,7 @@
 #ifndef PENSTOCK_ATTENTION_H
 #define PENSTOCK_ATTENTION_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* One call. Strides count numbers, not bytes. Mirrored field by field in attention.py. */
@@ -44,14 +45,19 @@ typedef struct {
    so the order of a sum depends on the position of the query and on nothing else. */
 enum { TILE_LEN = 64, TILE_ROWS = 96, MAX_HEAD_DIM = 576 };
 
+/* Rows of keys or values that are fetched ahead, at most, and bytes of them: they shall stay in the first cache. */
+enum { AHEAD = 32, AHEAD_BYTES = 8 << 10 };
+
 /* From so many rows on, a tile is copied where its keys are far apart. */
 enum { WORTH_A_COPY = 16 };
 
-/* One tile of queries: rows are (position, head) pairs that read the same keys. */
+/* One tile of queries: rows are (position, head) pairs that read the same keys. There is one for each of some key heads
+   that follow each other: so memory is read in longer runs. */
 typedef struct {
     const Attention *call;
     int32_t span;
-    int32_t kv_head;
+    int32_t kv_head;       /* the first of them */
+    int32_t num_kv_heads;
     int32_t first;         /* token of the span */
     int32_t num_tokens;
 } Work;
@@ -63,8 +69,9 @@ typedef struct {
     int32_t first;
     int32_t count; /* 0: no tile */
     int32_t dtype;
-    int32_t key_bytes; /* to be fetched of each */
+    int32_t key_bytes; /* of each, which are fetched */
     int32_t value_bytes;
+    int32_t ahead; /* rows between one that is read and one that is fetched at the same time */
     const float *turned_keys; /* a copy for products of pairs of 16-bit floats, see attention_pairs.h; or none */
     const float *paired_values;
 } Tile;
@@ -82,8 +89,9 @@ typedef struct {
     int32_t from[TILE_ROWS];   /* positions that a row sees: from, up to but without, until */
     int32_t until[TILE_ROWS];
     uint32_t hidden[TILE_ROWS]; /* bit i: a row does not see the position i before its own */
-    Tile tiles[2];             /* the one that is read, and the next one, which is fetched from memory at the same time */
+    Tile tiles[2];             /* of the first key head: the one that is read, and the next one */
     Tile *ready;               /* of these, the one with which the next work begins, if it is known */
+    Tile of_heads[2];          /* of the key head that is computed, and of the next one */
 } __attribute__((aligned(64))) Scratch;
 
 #endif

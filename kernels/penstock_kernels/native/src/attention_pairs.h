@@ -87,10 +87,10 @@ INLINE void NAME(dot_few)(
     const int most = LANES / num_rows;
     int k = 0;
     for (; k + most <= count; k += most) {
-        if (next) NAME(fetch_keys)(k, k + most, next);
+        if (next) NAME(fetch_by_keys)(tile, next, k, k + most);
         NAME(dot_block)(query, tile->keys + k, dim, scale, scores + k, num_rows, most);
     }
-    if (next) NAME(fetch_keys)(k, TILE_LEN, next);
+    if (next) NAME(fetch_by_keys)(tile, next, k, tile->count);
     for (; k < count; k++) NAME(dot_block)(query, tile->keys + k, dim, scale, scores + k, num_rows, 1);
 }
 
@@ -170,7 +170,7 @@ static TARGET void NAME(dot)(
 ) {
     const int dim = call->head_dim;
     if (num_rows == NAME(many) && tile->turned_keys) {
-        if (next) NAME(fetch_keys)(0, TILE_LEN, next);
+        if (next) NAME(fetch_by_keys)(tile, next, 0, tile->count);
         for (int k = 0; k < count; k += NAME(vectors) * LANES)
             NAME(dot_turned)(query, tile->turned_keys + k, dim, call->scale, scores + k);
     } else if (num_rows == NAME(many)) NAME(dot_few)(query, tile, count, dim, call->scale, scores, next, NAME(many));
@@ -189,7 +189,7 @@ INLINE NAME(pairs) NAME(pair_values)(const Tile *tile, int i, int d) {
 }
 
 /* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and the form, are
-   constants; `from` is even. At the same time as many values of `next` are fetched, if there is one. */
+   constants; `from` is even. At the same time as many rows are fetched, if there is a next tile. */
 INLINE void NAME(mix_block)(
     float *output, const float *weights, const Tile *tile, int from, int until, int dim, int d, const Tile *next,
     const int num_rows, const int width, const int form
@@ -200,7 +200,7 @@ INLINE void NAME(mix_block)(
     const char *weight_at = (const char *)weights + from * sizeof(uint16_t);
     const float *paired = tile->paired_values + from / 2 * dim + d;
     for (int i = from; i < until; i += 2, weight_at += sizeof(float), paired += dim) {
-        if (next) NAME(fetch_values)(i, i + 2, next);
+        if (next) NAME(fetch_by_values)(tile, next, i, i + 2);
         NAME(pairs) weight[NAME(many)];
         for (int r = 0; r < num_rows; r++) weight[r] = NAME(same_pair)(weight_at + r * TILE_LEN * sizeof(float));
         for (int w = 0; w < width; w++) {

@@ -48,7 +48,7 @@ INLINE void NAME(dot_block)(
 }
 
 /* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and dtype, the
-   form, are constants. At the same time as many values of `next` are fetched, if there is one. */
+   form, are constants. At the same time as many rows are fetched, if there is a next tile. */
 INLINE void NAME(mix_block)(
     float *output, const float *weights, const Tile *tile, int from, int until, int dim, int d, const Tile *next,
     const int num_rows, const int width, const int dtype
@@ -57,7 +57,7 @@ INLINE void NAME(mix_block)(
     for (int r = 0; r < num_rows; r++)
         for (int w = 0; w < width; w++) sums[r][w] = NAME(load)(output + r * dim + d + w * LANES);
     for (int i = from; i < until; i++) {
-        if (next) NAME(fetch_values)(i, i + 1, next);
+        if (next) NAME(fetch_by_values)(tile, next, i, i + 1);
         vec weight[NAME(many)];
         for (int r = 0; r < num_rows; r++) weight[r] = NAME(all)(weights[r * TILE_LEN + i]);
         for (int w = 0; w < width; w++) {
@@ -79,10 +79,10 @@ INLINE void NAME(dot_as)(
     const int most = num_rows == NAME(many) ? NAME(keys) : LANES / num_rows;
     int k = 0;
     for (; k + most <= count; k += most) {
-        if (next) NAME(fetch_keys)(k, k + most, next);
+        if (next) NAME(fetch_by_keys)(tile, next, k, k + most);
         NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, most, dtype);
     }
-    if (next) NAME(fetch_keys)(k, TILE_LEN, next);
+    if (next) NAME(fetch_by_keys)(tile, next, k, tile->count);
     for (; k < count; k++) NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, 1, dtype);
 }
 

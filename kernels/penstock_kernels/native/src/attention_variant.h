@@ -1,20 +1,26 @@
 /* The arithmetic of one tile of queries, for one width of vectors. Every sum is a chain in the order of positions,
    whatever else is computed: a row's result has the same bits alone, in a batch and in any chunk of its prompt. */
 
-/* Fetches the rows `from .. until` of the next tile from memory, if it has them. The rows of a head are too far apart for
-   the processor to do it by itself. */
-INLINE void NAME(fetch)(const char *const *rows, int from, int until, const Tile *next, int num_bytes) {
-    const int end = until < next->count ? until : next->count;
-    for (int i = from; i < end; i++)
-        for (int byte = 0; byte < num_bytes; byte += 64) __builtin_prefetch(rows[i] + byte, 0, 2);
+/* Fetches rows `from .. until` from memory, counted from the first key of a tile: its keys, its values, and behind them those
+   of the next tile. The processor does not do it by itself, as the rows of a head are far apart. */
+INLINE void NAME(fetch)(const Tile *tile, const Tile *next, int from, int until) {
+    for (int i = from; i < until; i++) {
+        const int is_next = i >= 2 * tile->count, row = is_next ? i - 2 * tile->count : i;
+        const Tile *of = is_next ? next : tile;
+        const int is_value = row >= of->count, num_bytes = is_value ? of->value_bytes : of->key_bytes;
+        if (row >= 2 * of->count) return;
+        const char *at = is_value ? of->values[row - of->count] : of->keys[row];
+        for (int byte = 0; byte < num_bytes; byte += 64) __builtin_prefetch(at + byte, 0, 3);
+    }
 }
 
-INLINE void NAME(fetch_keys)(int from, int until, const Tile *next) {
-    NAME(fetch)(next->keys, from, until, next, next->key_bytes);
+/* While keys or values `from .. until` of a tile are computed, fetches as many rows as these, some rows behind them. */
+INLINE void NAME(fetch_by_keys)(const Tile *tile, const Tile *next, int from, int until) {
+    NAME(fetch)(tile, next, from + tile->ahead, until + tile->ahead);
 }
 
-INLINE void NAME(fetch_values)(int from, int until, const Tile *next) {
-    NAME(fetch)(next->values, from, until, next, next->value_bytes);
+INLINE void NAME(fetch_by_values)(const Tile *tile, const Tile *next, int from, int until) {
+    NAME(fetch)(tile, next, tile->count + from + tile->ahead, tile->count + until + tile->ahead);
 }
 
 #ifdef PAIRS
@@ -151,6 +157,7 @@ static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end)
     tile->turned_keys = tile->paired_values = NULL;
     tile->key_bytes = (int32_t)(call->head_dim * size);
     tile->value_bytes = call->key == call->value ? 0 : (int32_t)(call->value_dim * size);
+    tile->ahead = NAME(at_most)(NAME(at_least)(AHEAD_BYTES / tile->key_bytes, 4), AHEAD);
     for (int i = 0; i < tile->count; i++) {
         const int64_t at =
             *block * call->block_stride + inside * call->position_stride + work->kv_head * call->head_stride;
@@ -193,8 +200,8 @@ static TARGET void NAME(mix_rows)(
     }
     NAME(mix)(output, weights, tile, together, end, dim, next, num_rows);
     if (next) {
-        NAME(fetch_values)(0, together, next);
-        NAME(fetch_values)(end, TILE_LEN, next);
+        NAME(fetch_by_values)(tile, next, 0, together);
+        NAME(fetch_by_values)(tile, next, end, tile->count);
     }
     for (int r = 0; r < num_rows; r++) {
         const int behind = NAME(at_least)(end, from[r]);
@@ -208,13 +215,28 @@ INLINE int NAME(first_seen)(const Attention *call, int position) {
     return call->window ? NAME(at_least)(position + 1 - call->window, 0) : 0;
 }
 
+/* Rows of a key head. */
+INLINE int NAME(num_rows)(const Work *work) {
+    return work->num_tokens * (work->call->num_heads / work->call->num_kv_heads);
+}
+
+/* Where a row of a work is among all tokens and heads. Rows are key head by key head, and there token by token. */
+typedef struct {
+    int token, head;
+} NAME(Place);
+
+INLINE NAME(Place) NAME(place_of)(const Work *work, int row) {
+    const int group = work->call->num_heads / work->call->num_kv_heads, rows = NAME(num_rows)(work);
+    const int kv_head = work->kv_head + row / rows, token = work->first + row % rows / group;
+    return (NAME(Place)){token, kv_head * group + row % group};
+}
+
 static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
     const Attention *call = work->call;
-    const int group = call->num_heads / call->num_kv_heads;
     const int start = call->query_starts[work->span];
     const int before = call->context_lens[work->span] - (call->query_starts[work->span + 1] - start);
-    for (int row = 0; row < work->num_tokens * group; row++) {
-        const int token = work->first + row / group, head = work->kv_head * group + row % group;
+    for (int row = 0; row < work->num_kv_heads * NAME(num_rows)(work); row++) {
+        const int token = NAME(place_of)(work, row).token, head = NAME(place_of)(work, row).head;
         const int64_t at = (start + token) * call->query_token_stride + head * call->query_head_stride;
         float *query = scratch->query + row * call->head_dim, *output = scratch->output + row * call->value_dim;
         NAME(take_query)(query, call, at);
@@ -230,10 +252,11 @@ static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
 
 static TARGET void NAME(finish)(const Work *work, Scratch *scratch) {
     const Attention *call = work->call;
-    const int dim = call->value_dim, group = call->num_heads / call->num_kv_heads;
-    for (int row = 0; row < work->num_tokens * group; row++) {
-        const int64_t token = call->query_starts[work->span] + work->first + row / group;
-        const int64_t at = (token * call->num_heads + work->kv_head * group + row % group) * dim;
+    const int dim = call->value_dim;
+    for (int row = 0; row < work->num_kv_heads * NAME(num_rows)(work); row++) {
+        const NAME(Place) place = NAME(place_of)(work, row);
+        const int64_t token = call->query_starts[work->span] + place.token;
+        const int64_t at = (token * call->num_heads + place.head) * dim;
         const float *output = scratch->output + row * dim;
         for (int d = 0; d < dim; d++) {
             const float x = output[d] / scratch->total[row];
@@ -257,34 +280,60 @@ INLINE int NAME(end_of)(const Work *work) {
     return call->context_lens[work->span] - len + work->first + work->num_tokens;
 }
 
-/* All rows over a tile, while the next tile is fetched: first all scores, then all sums, so that either the keys or the
-   values stay in the processor's first cache. */
-static TARGET void NAME(attend_tile)(
-    Scratch *scratch, Tile *tile, const Tile *next, int num_rows, const Attention *call
-) {
-    if (NAME(is_worth_a_copy)(call, tile, num_rows)) NAME(copy_tile)(scratch, tile, call);
-    for (int row = 0, count; row < num_rows; row += count) {
-        count = NAME(block)(tile, num_rows - row);
-        NAME(score_rows)(scratch, row, count, tile, row ? NULL : next, call);
+/* The tile of a key head: as far behind that of the first one in the cache as its number among them says. */
+INLINE Tile *NAME(tile_of)(const Tile *first, int number, const Attention *call, Tile *tile) {
+    const int64_t size = call->dtype == FLOAT32 ? 4 : 2;
+    const int64_t key = number * call->head_stride * size, value = number * call->value_head_stride * size;
+    memcpy(&tile->first, &first->first, sizeof *tile - offsetof(Tile, first));
+    for (int i = 0; i < first->count; i++) {
+        tile->keys[i] = first->keys[i] + key;
+        tile->values[i] = first->values[i] + value;
     }
-    int weighed = 0;
-    for (; weighed + LANES <= num_rows; weighed += LANES) NAME(weigh_rows)(scratch, weighed, tile, call, LANES);
-    for (; weighed + 4 <= num_rows; weighed += 4) NAME(weigh_rows)(scratch, weighed, tile, call, 4);
-    for (; weighed < num_rows; weighed++) NAME(weigh_rows)(scratch, weighed, tile, call, 1);
-    for (int row = 0, count; row < num_rows; row += count) {
-        count = NAME(block)(tile, num_rows - row);
-        NAME(mix_rows)(scratch, row, count, tile, row ? NULL : next, call);
+    return tile;
+}
+
+/* The rows of a key head, from `row` on, over a tile, while what is read next is fetched: first all scores, then all
+   sums, so that either the keys or the values stay in the processor's first cache. */
+static TARGET void NAME(attend_tile)(
+    Scratch *scratch, Tile *tile, const Tile *next, int row, int num_rows, const Attention *call
+) {
+    const int end = row + num_rows;
+    if (NAME(is_worth_a_copy)(call, tile, num_rows)) {
+        NAME(copy_tile)(scratch, tile, call);
+        tile->ahead = 2 * tile->count; /* it is not in memory any more, and the next one is read at a time */
+    }
+    for (int at = row, count; at < end; at += count) {
+        count = NAME(block)(tile, end - at);
+        NAME(score_rows)(scratch, at, count, tile, at > row ? NULL : next, call);
+    }
+    int weighed = row;
+    for (; weighed + LANES <= end; weighed += LANES) NAME(weigh_rows)(scratch, weighed, tile, call, LANES);
+    for (; weighed + 4 <= end; weighed += 4) NAME(weigh_rows)(scratch, weighed, tile, call, 4);
+    for (; weighed < end; weighed++) NAME(weigh_rows)(scratch, weighed, tile, call, 1);
+    for (int at = row, count; at < end; at += count) {
+        count = NAME(block)(tile, end - at);
+        NAME(mix_rows)(scratch, at, count, tile, at > row ? NULL : next, call);
+    }
+}
+
+/* All key heads over a tile, which is that of the first one. */
+static TARGET void NAME(attend_heads)(const Work *work, Scratch *scratch, const Tile *tile, const Tile *next) {
+    const int num_rows = NAME(num_rows)(work), last = work->num_kv_heads - 1;
+    Tile *own = NAME(tile_of)(tile, 0, work->call, &scratch->of_heads[0]);
+    for (int head = 0; head <= last; head++) {
+        Tile *other = &scratch->of_heads[own == &scratch->of_heads[0]];
+        if (head < last) NAME(tile_of)(tile, head + 1, work->call, other);
+        NAME(attend_tile)(scratch, own, head < last ? other : next, head * num_rows, num_rows, work->call);
+        own = other;
     }
 }
 
 static TARGET void NAME(attend)(const Work *work, const Work *following, Scratch *scratch) {
-    const int num_rows = work->num_tokens * (work->call->num_heads / work->call->num_kv_heads);
     const int end = NAME(end_of)(work);
     Tile *tile = scratch->ready;
     if (tile == NULL) {
         NAME(point)(work, tile = &scratch->tiles[0], NAME(begin_of)(work), end);
-        NAME(fetch_keys)(0, TILE_LEN, tile);
-        NAME(fetch_values)(0, TILE_LEN, tile);
+        NAME(fetch)(tile, NULL, 0, NAME(at_most)(tile->ahead, 2 * tile->count));
     }
     NAME(begin)(work, scratch);
     for (;;) {
@@ -293,7 +342,7 @@ static TARGET void NAME(attend)(const Work *work, const Work *following, Scratch
         next->count = 0;
         if (after < end) NAME(point)(work, next, after, end);
         else if (following) NAME(point)(following, next, NAME(begin_of)(following), NAME(end_of)(following));
-        NAME(attend_tile)(scratch, tile, next, num_rows, work->call);
+        NAME(attend_heads)(work, scratch, tile, next);
         tile = next;
         if (after >= end) break;
     }
