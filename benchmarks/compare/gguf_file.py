@@ -22,6 +22,8 @@ from gguf import (
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from benchmarks.compare.page_cache import forget
+
 _SUFFIX = ".weight"
 # The type of matrices that are not in layers, where it is another.
 _OUTSIDE = {"Q4_0": "Q8_0"}
@@ -51,6 +53,7 @@ def write(folder: Path, file: Path, kind: str = "F32") -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    forget(file)
 
 
 def add_sizes(writer: GGUFWriter, config: dict[str, Any]) -> None:

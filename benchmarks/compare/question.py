@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.compare import load, models
 from benchmarks.compare.load import LONG_INPUT_LEN, LONG_OUTPUT_LEN, Load, Measured
+from benchmarks.compare.page_cache import forget
 from benchmarks.compare.rival import THREADS, DidNotStart, Running, url
 from benchmarks.compare.servers import MOST_AT_ONCE, Absent, Contender, contenders
 from benchmarks.compare.summary import Runs, summarise
@@ -65,6 +66,8 @@ def measure(comparison: Comparison = ALL) -> list[Figure]:
     for name, make in comparison.models.items():
         with TemporaryDirectory() as folder:
             make(Path(folder))
+            for file in Path(folder).glob("*.safetensors"):
+                forget(file)
             runs: Runs = {}
             for dtype in dict.fromkeys(it.dtype for it in present):
                 runs |= _runs_together([it for it in present if it.dtype == dtype], Path(folder), comparison)

@@ -6,6 +6,7 @@ rest is copied one tensor at a time, and only what is kept is read.
 
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock_server.base.errors import StartError
 from penstock_server.base.progress import Progress
 from penstock_server.files.checkpoint import Checkpoint, Entry
 from penstock_server.network.heap import blocks_apart
+from penstock_server.network.large_pages import LargePages
 from penstock_server.network.quantization.quantization import Quantization
 from penstock_server.network.quantization.scheme import Arrange, MatrixPart, Source
 from penstock_server.network.tensor_files import TensorFile, open_tensors
@@ -223,7 +225,7 @@ def _load_plain(
     allocate(model, device, {*staying, *without})
     progress = Progress(logger, "weights", sum(piece.target().nbytes for _entry, piece in wanted))
     for file, pairs in groupby(wanted, lambda pair: pair[0].file):
-        for piece, part in _read(checkpoint, file, pairs):
+        for piece, part in _read(checkpoint, file, pairs, stays=bool(staying)):
             if piece.parameter in staying:
                 staying[piece.parameter].append((piece, part))
             else:
@@ -282,12 +284,14 @@ def allocate(model: nn.Module, device: torch.device, without: Container[Paramete
 
 
 def _read(
-    checkpoint: Checkpoint, file: Path, pairs: Iterable[tuple[Entry, Piece]]
+    checkpoint: Checkpoint, file: Path, pairs: Iterable[tuple[Entry, Piece]], stays: bool
 ) -> Iterator[tuple[Piece, torch.Tensor]]:
-    """This rank's slices of the tensors of one file, checked."""
+    """This rank's slices of the tensors of one file, checked. `stays`: some of them will be used in the file."""
     try:
-        with open_tensors(checkpoint, file) as opened:
+        with open_tensors(checkpoint, file) as opened, LargePages(file) if stays else nullcontext() as pages:
             for entry, piece in pairs:
+                if pages is not None:
+                    pages.read_to(entry.end)
                 part = read_slice(opened, entry.name, piece)
                 _check_finite(part, entry)
                 yield piece, part

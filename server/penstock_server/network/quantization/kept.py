@@ -21,6 +21,7 @@ from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import read_header
 from penstock_server.files.quantize_cache.entry import Entry, Unfinished, begin_writing
 from penstock_server.files.quantize_cache.room import has_room
+from penstock_server.network.large_pages import LargePages
 from penstock_server.network.quantization.scheme import MatrixPart
 
 logger = logging.getLogger(__name__)
@@ -178,9 +179,11 @@ def _checked(entry: Entry, layout: Layout) -> Any:
 def _checksum(file: Path) -> int:
     """The checksum of all that is behind the header."""
     found, chunk = 0, memoryview(bytearray(_CHUNK_BYTES))
-    with file.open("rb", buffering=0) as stream:
+    with LargePages(file) as pages, file.open("rb", buffering=0) as stream:
         stream.seek(8 + int.from_bytes(stream.read(8), "little"))
+        pages.read_to(stream.tell())
         while count := stream.readinto(chunk):
+            pages.read_to(stream.tell())
             found = zlib.crc32(chunk[:count], found)
     return found
 
