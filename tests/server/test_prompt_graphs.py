@@ -97,9 +97,9 @@ def test_a_step_is_recorded_once(saved_model: Callable[..., Any], monkeypatch: p
     engine, computed = with_graphs(saved_model(head_dim=16).folder, (8, 20)), []
     compute = PromptGraphs._compute
 
-    def counted(graphs: PromptGraphs, size: int, num_read: int) -> None:
+    def counted(graphs: PromptGraphs, size: int, num_read: int, is_tapped: bool) -> None:
         computed.append((size, num_read))
-        compute(graphs, size, num_read)
+        compute(graphs, size, num_read, is_tapped)
 
     monkeypatch.setattr(PromptGraphs, "_compute", counted)
     Driver(execute_on(engine)).run(sequences(), seed=5)

@@ -54,6 +54,8 @@ class Kind(NamedTuple):
     keeps_states: bool = False
     # Whether drafted tokens are trees: rows then have places and positions.
     has_trees: bool = False
+    # Whether hidden states are left for a drafter.
+    is_tapped: bool = False
 
 
 class DecodeGraphs:
@@ -70,7 +72,7 @@ class DecodeGraphs:
         given_size: int = 0,
         with_adapters: bool = False,
     ) -> None:
-        """`tapped`: hidden states that somebody reads behind each step. `given_size`: of those that the model takes,
+        """`tapped`: hidden states that somebody may read behind a step. `given_size`: of those that the model takes,
         each with the token behind its position; 0: none. `with_adapters`: slots may use some.
         """
         self.model = model
@@ -131,7 +133,8 @@ class DecodeGraphs:
     def _kinds(self) -> Iterator[Kind]:
         """The kinds that may occur on CUDA; those that take most memory first."""
         for size in reversed(self.sizes):
-            yield from (Kind(size, uses) for uses in (True, False) if self._records_adapters or not uses)
+            for uses in (True, False) if self._records_adapters else (False,):
+                yield Kind(size, uses, is_tapped=self._leaves_states(is_tapped=True))
 
     def close(self) -> None:
         """Destroy the captured graphs."""
@@ -169,10 +172,12 @@ class DecodeGraphs:
         kept: torch.Tensor | None = None,
         received: torch.Tensor | None = None,
         tree: TreeRows | None = None,
+        is_tapped: bool = False,
     ) -> torch.Tensor:
         """Logits [num_rows, vocab_size] float32, valid until the next run. decode, kept and tree: those of `Step`.
 
         `given`: hidden states of the first rows, where the model takes some; `received`: from the stage before.
+        `is_tapped`: whether somebody reads `states` behind this run.
         """
         if self._received is not None and received is not None:
             self._received[: len(received)].copy_(received)
@@ -185,7 +190,8 @@ class DecodeGraphs:
             self._seen[: len(tree.seen)].copy_(tree.seen)
         num_inputs, size = decode.shape
         self._inputs[:num_inputs, :size].copy_(decode)
-        kind = Kind(size, num_inputs == len(self._inputs), kept is not None, tree is not None)
+        uses_adapters, leaves_states = num_inputs == len(self._inputs), self._leaves_states(is_tapped)
+        kind = Kind(size, uses_adapters, kept is not None, tree is not None, leaves_states)
         if kind in self._replays:
             self._replays[kind]()
         else:
@@ -197,12 +203,13 @@ class DecodeGraphs:
         whether drafts may be trees."""
         rows = torch.zeros(2, size, dtype=torch.int64)
         rows[0] = self.slots.rows.spare
-        yield partial(self.run, rows)
+        run = partial(self.run, rows, is_tapped=True)
+        yield run
         if isinstance(self.cache.states, States):
-            yield partial(self.run, rows, kept=torch.full_like(rows[0], NOWHERE))
+            yield partial(run, kept=torch.full_like(rows[0], NOWHERE))
         if has_trees and self.takes_trees:
             seen = torch.full_like(rows[0], -1, dtype=torch.int32)
-            yield partial(self.run, rows, tree=TreeRows(torch.zeros_like(rows[0]), seen))
+            yield partial(run, tree=TreeRows(torch.zeros_like(rows[0]), seen))
 
     def hidden(self, num_rows: int) -> torch.Tensor:
         """The hidden states of the first rows of the last run, for the next stage."""
@@ -210,15 +217,21 @@ class DecodeGraphs:
         return self._hidden[:num_rows]
 
     def states(self, num_rows: int) -> torch.Tensor | None:
-        """The hidden states that are read of the last run's first rows, valid until the next one."""
+        """The hidden states of the last run's first rows, if they were to be read; valid until the next one."""
         return None if self._taps is None else self._taps.states[:, :num_rows]
 
-    def recorded(self, size: int) -> tuple[Calls, torch.Tensor, torch.Tensor] | None:
-        """The calls that compute a step of this size without adapters, drafts or stages; the memory of its slots and
-        positions, [2, size]; and its logits, [size, vocab_size]. None unless it was recorded and is only ops in C."""
-        recording = self._recordings.get(Kind(size))
+    def recorded(self, size: int, is_tapped: bool) -> tuple[Calls, torch.Tensor, torch.Tensor] | None:
+        """The calls that compute a step of this size without adapters, trees or stages; the memory of its slots and
+        positions, [2, size]; and its logits, [size, vocab_size]. None unless it was recorded and is only ops in C.
+        `is_tapped`: as in `run`."""
+        recording = self._recordings.get(Kind(size, is_tapped=self._leaves_states(is_tapped)))
         calls = None if recording is None else recording.only_calls()
         return None if calls is None else (calls, self._inputs[:2, :size], self._logits[:size])
+
+    def _leaves_states(self, is_tapped: bool) -> bool:
+        """Whether a run leaves hidden states. Those that nobody reads are copied only on CUDA, where a second graph of
+        each size would take more memory and time than the copies."""
+        return self._taps is not None and (is_tapped or self.slots.device.type == "cuda")
 
     def _record(self, kind: Kind) -> Replay:
         """Compute a step and record it. All recordings share the memory of intermediate results."""
@@ -256,10 +269,10 @@ class DecodeGraphs:
             self._hidden[: kind.size].copy_(hidden)
 
     def _forward_input(self, kind: Kind) -> ForwardInput:
-        size, uses_adapters, keeps_states, has_trees = kind
+        size, uses_adapters, keeps_states, has_trees, is_tapped = kind
         slots, positions = self._inputs[0, :size], self._inputs[1, :size]
         adapters = AdapterRows(self._inputs[2, :size], ROOM_IN_GRAPHS) if uses_adapters else None
-        taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
+        taps = self._taps._replace(states=self._taps.states[:, :size]) if self._taps and is_tapped else None
         given = None if self._given is None else self._given[:size]
         tree = TreeRows(self._positions[:size], self._seen[:size]) if has_trees else None
         longest = MAX_DECODE_LEN if self.joins else 1

@@ -153,12 +153,11 @@ class Engine:
         if self._plain is not None and spans is not None and not (wanted or late):
             if plan.open_drafts and self.drafter.takes_in:
                 self._drafts(self.drafter.draft, spans, {})
-            computed = self._plain.launch(plan, spans, self.drafter)
-            if computed is not None:
+            if computed := self._plain.launch(plan, spans, self.drafter):
                 return computed
         decodes = None if spans is None else self._decodes(spans)
-        is_tapped = self.drafter.reads_step
-        heading = heading or Heading(Place(plan.epoch, plan.step), is_tapped=is_tapped, late=list(late))
+        place, is_tapped = Place(plan.epoch, plan.step), self.drafter.reads_step
+        heading = heading or Heading(place, is_tapped=is_tapped, late=list(late))
         pending = PendingOutcome(plan, list(errors.values()), clock, heading, late_slots=late)
         if spans is None or decodes is None or not self._can_join(decodes, wanted):
             return self._launch_spans(pending, wanted, errors)
@@ -340,7 +339,8 @@ class Engine:
         logits, pending.prompts = self._forward(step, taps)
         if taps is not None and not self._stages.is_told:
             pending.tapped = taps.states if self._stages.tells else None
-            self.drafter.read(spans, taps.states)
+            only_read = taps.of_read and step.leaves_rows
+            self.drafter.read(self.staging.read_spans(spans) if only_read else spans, taps.states)
         self.slots.keep_snapshots(pending.plan, spans)
         pending.clock.mark()
         if self._stages.is_told:
@@ -424,7 +424,7 @@ class Engine:
             if num_rows == step.num_tokens:
                 return logits[:num_rows], []
             return logits[step.sampled_rows] if num_rows else None, []
-        hidden = self._hidden(step)
+        hidden = self._hidden(step, is_tapped=taps is not None)
         adapters = None if step.forward is None else step.forward.adapters
         prompts = [(rows, self._score_prompt(hidden, rows, adapters)) for rows in step.prompt_rows]
         if not step.sampling.num_rows:
@@ -439,7 +439,7 @@ class Engine:
         """Logits of all rows of a decode graph."""
         assert self.graphs is not None, "the graphs chose the size of this step"
         found = received(self.model, step.num_tokens, self.slots.device)
-        logits = self.graphs.run(decode, kept=step.kept, received=found, tree=step.tree)
+        logits = self.graphs.run(decode, None, step.kept, found, step.tree, is_tapped=taps is not None)
         if not self.model.stage.is_last:
             self.model.stage.send(self.graphs.hidden(step.num_tokens))
         self._stages.carry(taps)
@@ -454,16 +454,16 @@ class Engine:
             graphs = self.graphs if step.padded is None else self.prompt_graphs
             assert graphs is not None, "they chose the size of this step"
             states = graphs.states(step.num_tokens)
-            return step, None if states is None else Taps(shape.layers, states)
+            return step, None if states is None else shape.taps_in(states)
         taps = shape.taps(step.num_tokens, self.model.dtype, self.slots.device)
         return replace(step, forward=replace(step.forward, taps=taps)), taps
 
-    def _hidden(self, step: Step) -> torch.Tensor:
+    def _hidden(self, step: Step, is_tapped: bool) -> torch.Tensor:
         """The hidden states of all tokens, or of those that are read. A graph has its memory already: it fails on no
         rank alone."""
         if step.padded is not None:
             assert self.prompt_graphs is not None, "they chose the shape of this step"
-            return self.prompt_graphs.run(step.padded)
+            return self.prompt_graphs.run(step.padded, is_tapped)
         inputs = step.forward
         assert inputs is not None, "a step has exactly one of the three"
         if not self.model.leaves_rows:

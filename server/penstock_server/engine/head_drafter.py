@@ -358,7 +358,7 @@ class HeadDrafter(GraphedDrafter):
             return self._hidden(step, given), None
         assert self.graphs is not None, "the graphs chose the size of this step"
         # Slots and positions: no adapter acts on the drafter.
-        logits = self.graphs.run(step.decode[:2], given)[: step.num_tokens]
+        logits = self.graphs.run(step.decode[:2], given, is_tapped=True)[: step.num_tokens]
         hidden = self.graphs.states(step.num_tokens)
         assert hidden is not None, "it goes on with what it returns"
         return hidden[0], logits

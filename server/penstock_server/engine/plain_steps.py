@@ -30,7 +30,8 @@ class PlainSteps:
         self._graphs = graphs
         self._slots = slots
         self._failure_of = failure_of
-        self._steps: dict[int, DecodeStep] = {}
+        # By size, and whether the step leaves hidden states.
+        self._steps: dict[tuple[int, bool], DecodeStep] = {}
         self._is_possible = slots.device.type == "cpu" and library() is not None
 
     def launch(
@@ -43,14 +44,15 @@ class PlainSteps:
         """
         if not self._is_possible or plan.snapshots or not self._takes(drafted):
             return None
-        step = self._step(len(spans) if drafted is None else drafted.num_rows)
+        is_tapped = drafter.reads_step
+        step = self._step(len(spans) if drafted is None else drafted.num_rows, is_tapped)
         if step is None:
             return None
         try:
             drafts = None if drafted is None else Drafts(drafted.counts, drafted.token_ids)
             decoded = step.run(spans.numbers, drafts)
             if decoded is not None:
-                self._tell(drafter, spans, drafted, decoded)
+                self._tell(drafter, spans, drafted, decoded, is_tapped)
         except Exception as error:
             failure = self._failure_of(error)
             if failure is None:
@@ -63,28 +65,30 @@ class PlainSteps:
         """Whether slots go back behind wrong ones of these by their lengths alone."""
         return drafted is None or not (drafted.has_trees or self._slots.draft_states)
 
-    def _tell(self, drafter: Drafter, spans: Spans, drafted: Drafted | None, decoded: Decoded) -> None:
-        """The hidden states of the step, to who reads them, and how much of what was drafted is right."""
+    def _tell(
+        self, drafter: Drafter, spans: Spans, drafted: Drafted | None, decoded: Decoded, is_tapped: bool
+    ) -> None:
+        """The hidden states of the step, if it `is_tapped`, to who reads them, and how much of what was drafted is
+        right."""
         num_rows = len(spans) if drafted is None else drafted.num_rows
-        states = self._graphs.states(num_rows) if drafter.reads_step else None
+        states = self._graphs.states(num_rows) if is_tapped else None
         if states is not None:
             drafter.read(spans if drafted is None else with_drafts(spans, drafted.drafts), states)
         if drafted is not None:
             for slot, num_right in zip(drafted.slots, decoded.num_right.tolist(), strict=True):
                 drafter.accept(slot, num_right)
 
-    def _step(self, count: int) -> DecodeStep | None:
-        """The step of the recorded size for so many decodes, if it is nothing but ops in C; else None."""
+    def _step(self, count: int, is_tapped: bool) -> DecodeStep | None:
+        """The step of the recorded size for so many decodes, if it is nothing but ops in C; else None. `is_tapped`:
+        whether its hidden states are read."""
         fits = 0 < count <= self._slots.limits.max_step_tokens
         size = self._graphs.size_of(count) if fits else None
         if size is None:
             return None
-        if size not in self._steps:
-            recorded = self._graphs.recorded(size)
-            if recorded is None:
-                return None
-            self._steps[size] = self._slots.decode_step(*recorded)
-        return self._steps[size]
+        step = self._steps.get((size, is_tapped))
+        if step is None and (recorded := self._graphs.recorded(size, is_tapped)) is not None:
+            step = self._steps[size, is_tapped] = self._slots.decode_step(*recorded)
+        return step
 
 
 def _outcome(plan: Plan, decoded: Decoded, drafted: Drafted | None) -> Outcome:

@@ -55,7 +55,7 @@ class PromptGraphs:
         pool: GraphPool,
         tapped: TapShape | None = None,
     ) -> None:
-        """`tapped`: hidden states that somebody reads behind each step."""
+        """`tapped`: hidden states that somebody may read behind a step."""
         assert isinstance(model.facts, ModelSpec), "only our decoder can be captured"
         self.model = model
         self.cache = cache
@@ -110,20 +110,23 @@ class PromptGraphs:
             return None
         return GraphShape(size, self._spans_of(size), leaves_rows=self._recordings is not None)
 
-    def run(self, padded: PaddedSpans) -> torch.Tensor:
-        """The hidden states of the rows that are read, or of all; valid until the next run."""
+    def run(self, padded: PaddedSpans, is_tapped: bool = False) -> torch.Tensor:
+        """The hidden states of the rows that are read, or of all; valid until the next run.
+
+        `is_tapped`: whether somebody reads `states` behind this run. What was captured always leaves them.
+        """
         numbers, size, read = padded
         self._inputs[:, : numbers.shape[1]].copy_(numbers)
         num_read = 0 if read is None else self._write_read(read)
-        compute = self._replays.get(size) or partial(self._compute, size, num_read)
+        compute = self._replays.get(size) or partial(self._compute, size, num_read, is_tapped)
         if self._recordings is None:
             compute()
         else:
-            self._recordings.run((size, num_read), compute)
+            self._recordings.run((size, num_read, is_tapped), compute)
         return self._hidden[: size if read is None else read.shape[1]]
 
     def states(self, num_tokens: int) -> torch.Tensor | None:
-        """The hidden states that are read of the last run's tokens, valid until the next one."""
+        """The hidden states of the last run's tokens, if they were to be read; valid until the next one."""
         return None if self._taps is None else self._taps.states[:, :num_tokens]
 
     def _size_of(self, num_tokens: int) -> int | None:
@@ -144,9 +147,9 @@ class PromptGraphs:
         self._read[::2, count:num_read] = 0
         return num_read
 
-    def _compute(self, size: int, num_read: int = 0) -> None:
+    def _compute(self, size: int, num_read: int = 0, is_tapped: bool = True) -> None:
         """`num_read`: 0: all rows are read."""
-        inputs = self._forward_input(size)
+        inputs = self._forward_input(size, is_tapped)
         if num_read:
             rows, slots, positions = self._read[:, :num_read].unbind()
             of_rows = decode_input(self.slots, slots, positions, self._starts[: num_read + 1], longest=1)
@@ -154,7 +157,7 @@ class PromptGraphs:
         hidden = self.model(inputs, self.cache)
         self._hidden[: len(hidden)].copy_(hidden)
 
-    def _forward_input(self, size: int) -> ForwardInput:
+    def _forward_input(self, size: int, is_tapped: bool) -> ForwardInput:
         limits, rows = self.slots.limits, self.slots.rows
         num_spans = self._spans_of(size)
         slots, starts, lens = self._inputs[:, :num_spans].unbind()
@@ -170,5 +173,5 @@ class PromptGraphs:
             unbatched=self.slots.batch_invariant,
             num_prompts=min(_MOST_PROMPTS, num_spans),
         )
-        taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
+        taps = self._taps._replace(states=self._taps.states[:, :size]) if self._taps and is_tapped else None
         return ForwardInput(found.token_ids, found.positions, found.cache_positions, spans, slots, taps=taps)

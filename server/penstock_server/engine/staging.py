@@ -199,17 +199,22 @@ class Staging:
         are read. Where spans are computed by themselves, so are all of their rows, in one way."""
         if self.slots.batch_invariant or (not self.ahead and any(map(self.slots.reads_prompt, spans))):
             return []
-        ends = list(accumulate(span.length for span in spans))
-        counts = [(1 + len(span.drafts)) * self._is_sampled(span) for span in spans]
-        if not any(counts):
-            counts[-1] = 1
-        if sum(counts) == ends[-1]:
+        ends = {
+            span.slot: end for span, end in zip(spans, accumulate(span.length for span in spans), strict=True)
+        }
+        read = self.read_spans(spans)
+        if sum(span.length for span in read) == ends[spans[-1].slot]:
             return []
         return [
-            (end - left, span.slot, span.end - left)
-            for span, end, count in zip(spans, ends, counts, strict=True)
-            for left in range(count, 0, -1)
+            (ends[span.slot] - left, span.slot, span.end - left)
+            for span in read
+            for left in range(span.length, 0, -1)
         ]
+
+    def read_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """The part of each span from which tokens are sampled, where there is one; one position at least."""
+        sampled = [span for span in spans if self._is_sampled(span)] or spans[-1:]
+        return [Span(span.slot, span.known_end - 1, 1 + len(span.drafts), span.drafts) for span in sampled]
 
     def _read_rows(self, spans: Sequence[Span], adapters: AdapterRows | None) -> ReadRows | None:
         """Does what `_read_places` does, for steps whose lengths are known."""

@@ -152,6 +152,12 @@ class Step:
     tree: TreeRows | None = None
 
     @property
+    def leaves_rows(self) -> bool:
+        """Whether the model returns hidden states only for the tokens that are read."""
+        given = self.forward if self.padded is None else self.padded
+        return given is not None and given.read is not None
+
+    @property
     def has_prompts(self) -> bool:
         """Whether any span has more than one token and is not part of a decode graph: a part of a prompt, or drafts."""
         return self.decode is None and self.num_tokens > self.num_spans

@@ -399,7 +399,9 @@ class Decoder(nn.Module):
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """See `Model`."""
         tables = self._tables(inputs)
-        read = inputs.read if inputs.taps is None or max(inputs.taps.layers) <= self._last_keeping else None
+        taps = inputs.taps
+        leaves_rows = taps is None or taps.of_read or max(taps.layers) <= self._last_keeping
+        read = inputs.read if leaves_rows else None
         x = self._embed(inputs) if inputs.received is None else inputs.received
         residual = torch.zeros_like(x)
         own = None if self.own_inputs is None else self.own_inputs(inputs.token_ids, x, inputs.adapters)
@@ -411,10 +413,10 @@ class Decoder(nn.Module):
         spans = None if cache.states is None else _recurrent_spans(inputs)
         is_share: bool = False
         for number, layer, kind in zip(self._numbers, self.layers, self.kinds, strict=True):
-            if inputs.taps is not None:
+            if taps is not None:
                 # Who reads them reads sums.
                 x, is_share = (self.group.all_reduce(x) if is_share else x), False
-                inputs.taps.take(number, residual, x)
+                taps.take(number, residual, x)
             if kind.has_cache:
                 kept[number] = next_cache(caches, self.spec, kind, chosen)
             memory = Memory(
@@ -432,9 +434,10 @@ class Decoder(nn.Module):
             if leaving is not None:
                 inputs, tables = leaving.inputs, self._tables(leaving.inputs)
         residual.add_(x)
-        if inputs.taps is not None:
-            inputs.taps.take(self._numbers.stop, residual)
-        return inputs.of_read(residual)
+        returned = inputs.of_read(residual)
+        if taps is not None:
+            taps.take(self._numbers.stop, returned if taps.of_read else residual)
+        return returned
 
     def _tables(self, inputs: ForwardInput) -> list[RotaryTable]:
         return [rotary.table(inputs.positions, self.dtype) for rotary in self.rotaries]

@@ -12,11 +12,14 @@ class Taps(NamedTuple):
 
     layers: tuple[int, ...]
     states: torch.Tensor  # [len(layers), num_tokens, hidden_size]
+    # Whether the first of these are only those of `ForwardInput.read`, where this is not None.
+    of_read: bool = False
 
     def take(self, layer: int, residual: torch.Tensor, x: torch.Tensor | None = None) -> None:
         """`residual`, or its sum with `x`, is what a layer takes."""
         for place, tapped in zip(self.states, self.layers, strict=True):
             if tapped == layer:
+                place = place[: len(residual)]
                 place.copy_(residual)
                 if x is not None:
                     place.add_(x)
@@ -27,6 +30,8 @@ class TapShape(NamedTuple):
 
     layers: tuple[int, ...]
     size: int
+    # Whether only those are of use from which tokens are sampled. They are what the model returns.
+    of_read: bool = False
 
     def rows(self, num_tokens: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Memory for them as they go from stage to stage: [num_tokens, len(layers) * size]."""
@@ -35,7 +40,11 @@ class TapShape(NamedTuple):
     def taps(self, num_tokens: int, dtype: torch.dtype, device: torch.device) -> Taps:
         """Memory for those of a step."""
         sizes = (len(self.layers), num_tokens, self.size)
-        return Taps(self.layers, torch.empty(sizes, dtype=dtype, device=device))
+        return self.taps_in(torch.empty(sizes, dtype=dtype, device=device))
+
+    def taps_in(self, states: torch.Tensor) -> Taps:
+        """Those that lie in this memory."""
+        return Taps(self.layers, states, self.of_read)
 
 
 class ReadRows(NamedTuple):

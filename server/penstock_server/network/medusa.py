@@ -37,8 +37,9 @@ class MedusaHeads(nn.Module):
         # The ways of a tree that the heads were published with, by the ranks of guesses; the most important first.
         self.choices = shape.choices
         self.dtype = placement.dtype
-        # The output of the model's last layer, which the heads read.
-        self.taps = TapShape((spec.num_layers,), spec.hidden_size)
+        # The output of the model's last layer, which the heads read. Stages hand on those of all tokens.
+        is_whole = placement.stage.count == 1
+        self.taps = TapShape((spec.num_layers,), spec.hidden_size, of_read=is_whole)
         # Functions, so that the model is no part of this one.
         self._norm, self._scores = target.final_norm.forward, target.scores
         with torch.device("meta"):
