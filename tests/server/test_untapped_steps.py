@@ -1,6 +1,7 @@
 """A step whose hidden states nobody reads computes what it computes in an engine without a drafter, though another step
 leaves some."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,35 @@ def test_decodes_that_nobody_reads_copy_nothing(model: Path, heads: Heads, tmp_p
     outcome = execute_on(engine)(Plan(1, 3, spans=open_spans, open_drafts=dict.fromkeys(range(2), 0)))
     assert not outcome.errors
     assert num_calls(engine, 2, is_tapped=True) > num_calls(engine, 2, is_tapped=False)
+
+
+def num_python_calls(engine: Engine, plan: Plan) -> int:
+    """The functions of Python that a step calls."""
+    called: list[str] = []
+    sys.setprofile(
+        lambda frame, event, _arg: called.append(frame.f_code.co_name) if event == "call" else None
+    )
+    try:
+        outcome = engine.launch(plan).resolve()
+    finally:
+        sys.setprofile(None)
+    assert not outcome.errors
+    return len(called)
+
+
+def test_a_closed_step_hardly_asks_who_drafts(model: Path, heads: Heads, tmp_path: Path) -> None:
+    """Each function takes longer where the model has thrown it out of the caches."""
+    engine = make_engine(model, draft_model_path=heads(model, tmp_path / "heads"), **SIZES)
+    plain = make_engine(model, **SIZES)
+    found = []
+    for each in (engine, plain):
+        admitted_step(each, 3)
+        plans = [
+            Plan(1, 2 + step, spans=[Span(slot, len(prompt(slot)) + step, 1) for slot in range(3)])
+            for step in range(6)
+        ]
+        found.append([num_python_calls(each, plan) for plan in plans][-1])
+    assert found[0] <= found[1] + 4
 
 
 def test_of_prompts_beside_too_many_sequences_the_last_layer_computes_what_is_read(

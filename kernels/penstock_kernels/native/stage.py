@@ -78,6 +78,9 @@ class Stager:
         self._stage: Any = getattr(library(), "penstock_stage", None)
         self._append: Any = getattr(library(), "penstock_append", None)
         self._settle: Any = getattr(library(), "penstock_settle", None)
+        self._settling = _Settle(
+            table=table.ctypes.data, num_slots=len(table), block_size=block_size, max_len=max_len
+        )
 
     def append(self, appends: Columns, block_table: torch.Tensor, num_blocks: int) -> bool:
         """Give slots more blocks, of so many in all. Columns: slots, counts, blocks one after the other.
@@ -112,17 +115,9 @@ class Stager:
         """
         if self._settle is None:
             return None
-        settled = np.array(spans, order="C")
-        call = _Settle(
-            settled.ctypes.data,
-            drafts.ctypes.data,
-            self.call.table,
-            spans.shape[1],
-            len(self._table),
-            self.call.block_size,
-            self.call.max_len,
-            budget,
-        )
+        settled, call = np.array(spans, order="C"), self._settling
+        call.spans, call.drafts = settled.ctypes.data, drafts.ctypes.data
+        call.num_spans, call.budget = spans.shape[1], budget
         fits: bool = self._settle(ctypes.byref(call)) == 0
         return settled if fits else None
 

@@ -7,11 +7,12 @@ because a sequence may begin with blocks that others computed.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 
 from penstock_server.engine.limits import Limits
-from penstock_server.engine.plan import Numbers, Plan
+from penstock_server.engine.plan import Append, Numbers, Plan
 
 
 class DraftPlane:
@@ -27,13 +28,22 @@ class DraftPlane:
         self._is_whole = np.zeros(limits.num_blocks, dtype=bool)
         # Slots with blocks, of which no span was computed yet: what these blocks hold is not known.
         self._admitted: set[int] = set()
+        # Blocks that slots got in steps without drafts. They are noted before anything is drafted or a slot changes
+        # hands.
+        self._late: list[Sequence[Append]] = []
 
     def clear(self) -> None:
         """All slots are free; blocks stay what they are."""
         self._admitted.clear()
+        self._append_late(lambda _slot: False)
 
     def follow(self, plan: Plan, is_valid: Callable[[int], bool]) -> None:
         """Apply the changes of a plan; slots that were refused are no longer followed."""
+        if not (plan.open_drafts or plan.admitted or plan.retired or self._admitted):
+            if plan.appended:
+                self._late.append(plan.appended)
+            return
+        self._append_late(lambda slot: slot not in plan.retired and is_valid(slot))
         for admit in plan.admitted:
             if is_valid(admit.slot):
                 self.admit(admit.slot, admit.block_ids)
@@ -100,6 +110,15 @@ class DraftPlane:
         whole = slice(self.filled(slot) // self._block_size, end // self._block_size)
         self._is_whole[self._tables[slot, whole]] = True
         self._filled[slot] = end
+
+    def _append_late(self, is_valid: Callable[[int], bool]) -> None:
+        """Slots may have been refused or retired since they got these blocks, or because of them."""
+        for append in chain.from_iterable(self._late):
+            blocks = [block for block in append.block_ids if block < len(self._is_whole)]
+            self._is_whole[blocks] = False
+            if is_valid(append.slot):
+                self._hold(append.slot, blocks)
+        self._late.clear()
 
     def _hold(self, slot: int, block_ids: list[int]) -> None:
         first = int(self._num_blocks[slot])

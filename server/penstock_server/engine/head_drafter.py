@@ -92,8 +92,7 @@ class HeadDrafter(GraphedDrafter):
         branching = records and branches > 1 and sees_trees
         self._trees = self._tree_recording(slots, group, branches) if branching else None
         self._kept = KeptStates()
-        # Not in steps that only have decodes without drafts: then many sequences generate, and nothing is drafted soon.
-        self._is_needed = False
+        self._plan: Plan | None = None
 
     @property
     def taps(self) -> TapShape | None:
@@ -101,7 +100,7 @@ class HeadDrafter(GraphedDrafter):
 
     @property
     def reads_step(self) -> bool:
-        return self._is_needed
+        return self._plan is not None and not self._plan.is_closed
 
     @property
     def is_behind(self) -> bool:
@@ -115,7 +114,7 @@ class HeadDrafter(GraphedDrafter):
         for slot in plan.retired:
             self._kept.forget(slot)
         self.plane.follow(plan, self._slots.is_valid)
-        self._is_needed = bool(plan.open_drafts or plan.admitted) or not plan.is_of_decodes
+        self._plan = plan
 
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         # A copy, position by position. The head computes with it later: in most steps nothing is drafted.

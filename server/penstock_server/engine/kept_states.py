@@ -33,9 +33,12 @@ class KeptStates:
 
     def __init__(self) -> None:
         self._runs: dict[int, list[Run]] = {}
+        # The size of all states; None: something has changed since it was known.
+        self._num_bytes: int | None = 0
 
     def add(self, slot: int, run: Run) -> None:
         """Add positions that the model computed. Those that are here already were computed again, and are replaced."""
+        self._num_bytes = None
         runs = self._runs.setdefault(slot, [])
         while runs and runs[-1].end > run.start:
             begun = runs.pop().before(run.start)
@@ -49,15 +52,18 @@ class KeptStates:
         """Keep, of the tree behind the last known position of a slot, only the states of these tokens."""
         runs = self._runs.get(slot)
         if runs:
+            self._num_bytes = None
             rows = [0, *(1 + number for number in path)]
             runs[-1] = Run(runs[-1].start, runs[-1].states[rows])
 
     def forget(self, slot: int) -> None:
         """A slot was given back, or the head has computed its states."""
+        self._num_bytes = None
         self._runs.pop(slot, None)
 
     def clear(self) -> None:
         """Forget all."""
+        self._num_bytes = None
         self._runs.clear()
 
     def known(self, slot: int, length: int) -> Run | None:
@@ -81,7 +87,9 @@ class KeptStates:
     @property
     def num_bytes(self) -> int:
         """The size of all states."""
-        return sum(run.states.nbytes for runs in self._runs.values() for run in runs)
+        if self._num_bytes is None:
+            self._num_bytes = sum(run.states.nbytes for runs in self._runs.values() for run in runs)
+        return self._num_bytes
 
     def slots(self) -> list[int]:
         """The slots that have states here."""

@@ -56,8 +56,7 @@ class MedusaDrafter(Drafter):
         self._runs: dict[int, _Run] = {}
         # The tokens of the last tree that were right, by slot.
         self._paths: dict[int, Sequence[int]] = {}
-        # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
-        self._is_needed = False
+        self._plan: Plan | None = None
 
     @property
     def taps(self) -> TapShape | None:
@@ -65,12 +64,12 @@ class MedusaDrafter(Drafter):
 
     @property
     def reads_step(self) -> bool:
-        return self._is_needed
+        return self._plan is not None and not self._plan.is_closed
 
     def follow(self, plan: Plan) -> None:
         for slot in plan.retired:
             self._runs.pop(slot, None)
-        self._is_needed = bool(plan.open_drafts or plan.admitted) or not plan.is_of_decodes
+        self._plan = plan
 
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         rows: list[int] = []

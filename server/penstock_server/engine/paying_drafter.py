@@ -57,25 +57,17 @@ class PayingDrafter(LimitingDrafter):
         # The last question and its answer, which holds until more is known of slots.
         self._asked: tuple[object, ...] | None = None
         self._likely = _Likely({}, 0.0)
-        # The last plan, and whether too many sequences generate in it.
         self._plan: Plan | None = None
-        self._is_full = False
 
     def follow(self, plan: Plan) -> None:
         for admit in plan.admitted:
             self.rates.forget(admit.slot)
             self._asked = None
         if self.times is not None:
-            is_open_alone = (
-                bool(plan.spans) and len(plan.open_drafts) == len(plan.spans) and not plan.admitted
-            )
-            self.times.begin(len(plan.spans) if is_open_alone else None)
+            num_open = len(plan.open_drafts)
+            is_open_alone = num_open > 0 and num_open == len(plan.spans) and not plan.admitted
+            self.times.begin(num_open if is_open_alone else None)
         self._plan = plan
-        self._is_full = (
-            not plan.open_drafts
-            and 0 < self._max_drafting < len(plan.spans)
-            and plan.num_decodes > self._max_drafting
-        )
         self.inner.follow(plan)
 
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
@@ -99,12 +91,14 @@ class PayingDrafter(LimitingDrafter):
 
     @property
     def takes_in(self) -> bool:
-        return super().takes_in and (not self._rests or self.inner.is_behind)
+        return (not self._rests or self.inner.is_behind) and super().takes_in
 
     @property
     def reads_step(self) -> bool:
-        is_decoding = self._plan is not None and self._plan.is_of_decodes
-        return super().reads_step and not (self._is_full or (self._rests and is_decoding))
+        plan = self._plan
+        if plan is None or (self._rests and plan.is_of_decodes):
+            return False
+        return super().reads_step and not self._is_full(plan)
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         return self._noted(spans, wanted, self.inner.draft(spans, wanted) if self._asks(wanted) else {})
@@ -150,7 +144,12 @@ class PayingDrafter(LimitingDrafter):
 
     def _asks(self, wanted: Mapping[int, int]) -> bool:
         """Whether the other drafter is to do anything in a step."""
-        return bool(wanted) or not (self._rests or self._is_full) or self.inner.is_behind
+        rests = self._rests or self._plan is None or self._is_full(self._plan)
+        return bool(wanted) or not rests or self.inner.is_behind
+
+    def _is_full(self, plan: Plan) -> bool:
+        """Whether drafts are made for fewer sequences than it has: those with prompts will generate next."""
+        return not plan.open_drafts and 0 < self._max_drafting < len(plan.spans)
 
     def _noted(self, spans: Sequence[Span], wanted: Mapping[int, int], drafts: Drafts) -> Drafts:
         # Drafts of other slots stay: their step may still be in another stage.

@@ -44,14 +44,15 @@ class PlainSteps:
         """
         if not self._is_possible or plan.snapshots or not self._takes(drafted):
             return None
-        is_tapped = drafter.reads_step
+        # Closed decodes are read by nobody.
+        is_tapped = bool(plan.open_drafts or plan.admitted) and drafter.reads_step
         step = self._step(len(spans) if drafted is None else drafted.num_rows, is_tapped)
         if step is None:
             return None
         try:
             drafts = None if drafted is None else Drafts(drafted.counts, drafted.token_ids)
             decoded = step.run(spans.numbers, drafts)
-            if decoded is not None:
+            if decoded is not None and (is_tapped or drafted is not None):
                 self._tell(drafter, spans, drafted, decoded, is_tapped)
         except Exception as error:
             failure = self._failure_of(error)

@@ -166,6 +166,12 @@ class Plan:
         return len(self.open_drafts) == len(self.spans) or self.num_decodes == len(self.spans)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it has decodes alone, none of which is open or begins a sequence: then many sequences generate, and
+        nothing is drafted soon."""
+        return not (self.open_drafts or self.admitted) and self.is_of_decodes
+
+    @property
     def num_decodes(self) -> int:
         """How many of its spans are one position."""
         return int((Spans.of(self.spans).numbers[2] == 1).sum())

@@ -130,7 +130,8 @@ class SlotTable:
         """
         if not spans.size:
             return None
-        drafts = np.array([*map(open_drafts.get, spans[0].tolist(), repeat(_CLOSED))], dtype=np.int64)
+        numbers = map(open_drafts.get, spans[0].tolist(), repeat(_CLOSED))
+        drafts = np.fromiter(numbers, np.int64, spans.shape[1])
         return self._stager.settle(spans, drafts, self._limits.max_step_tokens)
 
     def append_here(self, appends: Appends, block_table: torch.Tensor) -> bool:

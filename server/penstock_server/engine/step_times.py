@@ -128,7 +128,10 @@ class StepTimes:
 
     def begin(self, num_rows: int | None) -> None:
         """A step begins that has `num_rows` open spans and no others; None: it has others."""
-        now, step = self._clock(), self._step
+        step = self._step
+        if step is None and num_rows is None and self._had_drafts is None:
+            return
+        now = self._clock()
         had_drafts = None if step is None else step.has_drafts
         if had_drafts != self._had_drafts:
             self._num_before = (
