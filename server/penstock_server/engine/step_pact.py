@@ -11,6 +11,7 @@ kernels, types and sizes are the same on all that have the same layers.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -51,6 +52,14 @@ class _Rows(NamedTuple):
         return self.num_read < self.num_tokens
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is known of passes: their collectives, and whether these say which are over the rows that are read."""
+
+    calls: list[_Call] | None = None
+    has_read: bool = False
+
+
 def reason_of(error: Exception) -> ErrorCode | None:
     """Why this error fails the requests of a step and nothing else; None if it is no such error."""
     if is_kernel_error(error):
@@ -87,8 +96,11 @@ class StepFailures:
 
 
 class StepPact:
-    """Lets all ranks know whether a step succeeded on each. The first pass shows which sums a pass makes, and the first
-    one of whose rows few are read, which of them are over these rows."""
+    """Lets all ranks know whether a step succeeded on each.
+
+    The first pass shows which sums a pass makes, and the first one of whose rows few are read, which of them are over
+    these rows. Passes that leave hidden states make other sums.
+    """
 
     def __init__(
         self,
@@ -104,24 +116,24 @@ class StepPact:
         self._in_pass = stage.in_pass or (group,)
         self._device = device
         self._report = report
-        self._calls: list[_Call] | None = None
-        self._knows_read = False
+        # By whether passes leave hidden states.
+        self._known = {False: _Known(), True: _Known()}
 
     def run_pass(self, compute: Callable[[], torch.Tensor], inputs: ForwardInput) -> torch.Tensor:
         """The hidden states of a pass over `inputs`; raises StepFailed on all ranks if it failed on one."""
         num_tokens = len(inputs.token_ids)
         rows = _Rows(num_tokens, num_tokens if inputs.read is None else len(inputs.read.rows))
-        is_known = self._calls is not None and (self._knows_read or not rows.are_few)
+        known = self._known[inputs.taps is not None]
+        is_known = known.calls is not None and (known.has_read or not rows.are_few)
         made: list[Made] = []
         self._record(made)
         hidden, reason = self._try(compute, may_fail=is_known)
         self._record(None)
         # After the handler: while the error exists, it keeps what the pass had allocated.
         if hidden is None:
-            self._take_part(len(made), rows)
+            self._take_part(known, len(made), rows)
         elif not is_known:
-            self._calls = _learn(made, rows)
-            self._knows_read = rows.are_few
+            known.calls, known.has_read = _learn(made, rows), rows.are_few
         return _held(hidden, self._through_stages(self._worst(reason)))
 
     def run(self, compute: Callable[[], Result]) -> Result:
@@ -155,10 +167,10 @@ class StepPact:
             self._stage.behind.put(worst)
         return worst
 
-    def _take_part(self, num_made: int, rows: _Rows) -> None:
+    def _take_part(self, known: _Known, num_made: int, rows: _Rows) -> None:
         """Take part in the collectives that this rank did not reach."""
-        assert self._calls is not None, "without them the error was raised"
-        for make, before, after, dtype, is_of_read in self._calls[num_made:]:
+        assert known.calls is not None, "without them the error was raised"
+        for make, before, after, dtype, is_of_read in known.calls[num_made:]:
             number = rows.num_read if is_of_read else rows.num_tokens
             make(torch.zeros((*before, number, *after), dtype=dtype, device=self._device))
 
