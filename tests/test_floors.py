@@ -223,3 +223,12 @@ def test_what_a_rust_folder_hands_on_may_not_point_up(found: Check) -> None:
     assert found({**HIGH, "low/mod.rs": "pub use crate::high::B;\n"}) == [
         "tree: low/mod.rs:1 imports high/b.rs, but low is below high"
     ]
+
+
+def test_a_crate_without_a_library_is_read_from_its_program(tmp_path: Path) -> None:
+    for name, text in {"main.rs": "mod a;\nfn main() { a::f() }\n", "a.rs": "use crate::main;\n"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    floors = (Floor("low", ("a.rs",)), Floor("high", ("main.rs",)))
+    assert problems(Tree("tree", tmp_path, read_rust, floors))[0] == (
+        "tree: a.rs:1 imports main.rs, but low is below high"
+    )

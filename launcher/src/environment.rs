@@ -1,5 +1,6 @@
 //! `--env`: prints the machine's devices and the versions of installed packages, for bug reports.
 
+use std::io::{Write, stdout};
 use std::path::Path;
 
 use anyhow::Context;
@@ -19,12 +20,13 @@ for name in ('penstock', 'penstock-kernels', 'torch', 'triton', 'grpcio', 'proto
 
 /// Prints the devices and versions to stdout.
 pub async fn print(python: &Path, hardware: &Hardware) -> anyhow::Result<()> {
-    crate::print(&format!(
-        "launcher {}\n{} CPU cores, {} GPUs visible\n",
+    let _ = writeln!(
+        stdout(),
+        "launcher {}\n{} CPU cores, {} GPUs visible",
         env!("CARGO_PKG_VERSION"),
         hardware.num_cpus,
         hardware.num_gpus
-    ));
+    );
     let status = Command::new(python).args(["-P", "-c", PACKAGES]).status().await;
     status.with_context(|| format!("cannot start {}", python.display())).map(drop)
 }

@@ -37,6 +37,11 @@ impl Layout {
     }
 }
 
+/// The name of a shard in log lines, with its replica where there are several.
+pub fn shard_name(num_replicas: usize, group: usize, rank: usize) -> String {
+    if num_replicas == 1 { format!("shard {rank}") } else { format!("replica {group} shard {rank}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

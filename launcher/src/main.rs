@@ -2,7 +2,7 @@
 
 mod args;
 mod argv;
-mod child_stderr;
+mod child;
 mod console;
 mod environment;
 mod flags_page;
@@ -23,40 +23,41 @@ mod ray_driver;
 mod report;
 mod resolve;
 mod runner;
+mod signals;
+mod start;
 mod supervisor;
 mod tgi;
 mod watch;
 mod words;
 
 use std::io::Write;
-use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use penstock_router::base::launcher_tie;
 use penstock_router::engine::mutual_tls::MutualTlsError;
 use penstock_router::http::auth::{ApiKeyError, ApiKeys};
 use penstock_router::http::server::tls::TlsError;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::args::{Args, CheckArgs, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
 use crate::fleet::FleetError;
-use crate::forking::{ForkServers, ForkSettings};
+use crate::forking::ForkServers;
 use crate::hardware::Hardware;
-use crate::nodes::{Addresses, Hub, ListenError, Member, NodeSettings, NodesError};
+use crate::nodes::{Hub, ListenError, Member, NodeSettings, NodesError};
 use crate::parent_pipe::ParentPipe;
 use crate::places::{find_in_own_folder, find_python, make_run_dir, with_keys_in_a_file};
-use crate::plan::{DEMO_MODEL, Places, Plan, PlanError, contradiction, shards_here};
+use crate::plan::{Addresses, DEMO_MODEL, Places, Plan, PlanError, contradiction, shards_here};
 use crate::ports::{PortTaken, Ports};
 use crate::preflight::{CheckFailed, check_files};
-use crate::processes::Processes;
 use crate::report::Reporter;
 use crate::resolve::{ModelSource, ResolveFailed, resolve};
-use crate::runner::{Runner, Signals, StopSignals};
-use crate::supervisor::{Ending, Event, Supervisor, Timeouts, WRONG_USAGE};
+use crate::runner::Runner;
+use crate::signals::{Signals, StopSignals};
+use crate::start::{end_forking, fork_servers, processes_of};
+use crate::supervisor::{Ending, Supervisor, Timeouts, WRONG_USAGE};
 use crate::tgi::NotSupported;
 
 // One thread: a parent-death signal is sent when the thread that forked ends, and the main thread ends last.
@@ -221,48 +222,6 @@ async fn serve(running: Running<'_>, signals: &mut Signals) -> anyhow::Result<En
     };
     let runner = Runner::new(processes, events, hub, ports, reporter);
     Ok(runner.run(supervisor, first, signals).await)
-}
-
-/// The fork servers of the shards, here or for the launchers of several models; none where there are no shards.
-/// `without` names environment variables that the shards do not get.
-fn fork_servers(
-    args: &Args,
-    (run_dir, python): (&Path, &Path),
-    parent_pipe: &ParentPipe,
-    without: Vec<String>,
-    console: &Console,
-) -> anyhow::Result<Option<Arc<ForkServers>>> {
-    if !args.nodes.has_shards() {
-        return Ok(None);
-    }
-    let json = args.router.log.json_output.then(|| "--json-output".to_owned());
-    let settings = ForkSettings {
-        run_dir: run_dir.to_owned(),
-        python: python.to_owned(),
-        parent_pipe_fd: parent_pipe.fd(),
-        without,
-        log_flags: json.into_iter().chain([format!("--log-level={}", args.shard_log_level())]).collect(),
-    };
-    let servers = ForkServers::new(args.process.fork_server.as_ref(), settings, parent_pipe, console);
-    servers.context("cannot share the pipe to the shards")
-}
-
-/// When no shard is left.
-async fn end_forking(fork_servers: Option<Arc<ForkServers>>) {
-    if let Some(servers) = fork_servers {
-        servers.end().await;
-    }
-}
-
-fn processes_of(
-    plan: Plan,
-    args: &Args,
-    fork_servers: Option<Arc<ForkServers>>,
-    console: &Console,
-) -> (Processes, UnboundedReceiver<Event>) {
-    let (events, received) = unbounded_channel();
-    let step_timeout = Duration::from_secs(args.router.step_timeout);
-    (Processes::new(plan, step_timeout, fork_servers, console.clone(), events), received)
 }
 
 fn source_of(args: &Args) -> ModelSource<'_> {

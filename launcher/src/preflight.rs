@@ -7,7 +7,7 @@ use anyhow::Context;
 use thiserror::Error;
 use tokio::process::Command;
 
-use crate::child_stderr::forward;
+use crate::child::forward;
 use crate::console::Console;
 use crate::plan::ProcessSpec;
 

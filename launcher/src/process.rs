@@ -1,7 +1,6 @@
 //! One process: starts it in its own process group, or has it forked; forwards what it writes, reports its exit, and kills
 //! it with all that it started. `watch` checks whether it is ready and makes progress.
 
-use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -16,6 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::child::{HIDDEN, describe};
 use crate::console::Console;
 use crate::forking::{ForkServers, Forked, Outcome, Pipes};
 use crate::last_error::LastLines;
@@ -27,10 +27,6 @@ use crate::watch::{Liveness, is_ending, watch_process};
 /// wrote is read within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_LINE_LEN: u64 = 64 * 1024;
-
-/// Variables that no process is given: shards need no API keys, and the router reads them from the file that its arguments
-/// name.
-pub const HIDDEN: [&str; 2] = ["API_KEY", "API_KEY_FILE"];
 
 /// A process that runs, or is being forked. Dropping it kills its process group.
 pub struct Process {
@@ -331,18 +327,6 @@ impl Life {
                 () = self.unwanted.notified() => self.pid.borrow().iter().copied().for_each(kill_group),
             }
         }
-    }
-}
-
-/// How a process ended, as text for operators.
-pub fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(number)) => match Signal::try_from(number) {
-            Ok(signal) => format!("signal {number}, {signal}"),
-            Err(_) => format!("signal {number}"),
-        },
-        (None, None) => status.to_string(),
     }
 }
 

@@ -7,6 +7,7 @@ use penstock_router::base::listen_address::ListenAddress;
 
 use crate::console::Console;
 use crate::fleet::Fleet;
+use crate::layout::shard_name;
 use crate::supervisor::{Consequence, Exit, Part, ProcessId, Report};
 use crate::watch::reachable;
 
@@ -204,11 +205,6 @@ fn serving(model: &str, Reached { place, curl }: &Reached, seconds: f32) -> Stri
          -d '{{\"inputs\": \"What is 12 + 30?\", \"parameters\": {{\"max_new_tokens\": 40}}}}'\n\n\
          Ctrl-C to stop.\n"
     )
-}
-
-/// The name of a shard in log lines, with its replica where there are several.
-pub fn shard_name(num_replicas: usize, group: usize, rank: usize) -> String {
-    if num_replicas == 1 { format!("shard {rank}") } else { format!("replica {group} shard {rank}") }
 }
 
 fn follows(consequence: Consequence) -> &'static str {

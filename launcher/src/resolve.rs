@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::process::Command;
 
 use crate::args::{HubArgs, LoadFormat, name_of};
-use crate::child_stderr::forward;
+use crate::child::forward;
 use crate::console::Console;
 use crate::parent_pipe::ParentPipe;
 

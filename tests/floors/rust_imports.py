@@ -31,7 +31,7 @@ _DEFINITION = re.compile(r"\b(?:fn|struct|enum|union|trait|type|const|static|mac
 
 
 def read_rust(root: Path) -> Sources:
-    """The crate whose `lib.rs` lies in `root`."""
+    """The crate whose `lib.rs` lies in `root`, or else its `main.rs`."""
     return _Crate(root).sources()
 
 
@@ -176,7 +176,7 @@ class _Crate:
 
 def _file_of(root: Path, path: ItemPath) -> str:
     if not path:
-        return "lib.rs"
+        return "lib.rs" if (root / "lib.rs").exists() else "main.rs"
     flat = "/".join(path) + ".rs"
     return flat if (root / flat).exists() else "/".join((*path, "mod.rs"))
 

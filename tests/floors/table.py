@@ -75,6 +75,57 @@ ROUTER = Tree(
     ),
 )
 
+LAUNCHER = Tree(
+    "launcher",
+    _ROOT / "launcher" / "src",
+    read_rust,
+    (
+        # What knows no flag: the machine, child processes, and the supervisor, which only decides.
+        Floor(
+            "base",
+            (
+                *("argv.rs", "hardware.rs", "last_error.rs", "layout.rs", "parent_pipe.rs", "ports.rs"),
+                *("console.rs", "child.rs", "signals.rs", "supervisor/"),
+            ),
+        ),
+        # The command line, with TGI's.
+        Floor(
+            "args",
+            (
+                *("args/", "tgi/accept.rs", "tgi/flags.rs", "tgi/storage.rs", "tgi/variables.rs"),
+                *("words.rs", "flags_page.rs"),
+            ),
+        ),
+        Floor("model", ("places.rs", "resolve.rs", "environment.rs")),
+        # What flags mean for the processes.
+        Floor("plan", ("plan/",)),
+        Floor("processes", ("preflight.rs", "watch.rs", "forking/", "process.rs", "processes.rs")),
+        # Several machines.
+        Floor("nodes", ("nodes/",)),
+        # Several models, as the loop sees them.
+        Floor(
+            "models",
+            (
+                "fleet/command_lines.rs",
+                "fleet/devices.rs",
+                "fleet/error.rs",
+                "fleet/names.rs",
+                "fleet/roster.rs",
+            ),
+        ),
+        Floor("loop", ("report.rs", "runner.rs")),
+        # The tasks of a launcher.
+        Floor(
+            "tasks",
+            (
+                *("start.rs", "fleet/mod.rs", "fleet/admin.rs", "fleet/launch.rs", "ray_driver.rs"),
+                *("tgi/mod.rs", "tgi/check/"),
+            ),
+        ),
+        Floor("root", ("main.rs",)),
+    ),
+)
+
 SERVER = Tree(
     "server",
     _ROOT / "server" / "penstock_server",
@@ -114,4 +165,4 @@ KERNELS = Tree(
     ),
 )
 
-TREES: tuple[Tree, ...] = (SCHEDULER, ROUTER, SERVER, KERNELS)
+TREES: tuple[Tree, ...] = (SCHEDULER, ROUTER, LAUNCHER, SERVER, KERNELS)

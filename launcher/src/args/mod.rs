@@ -26,7 +26,7 @@ pub use model::{HubArgs, ModelArgs};
 pub use models::{ModelSpec, ModelsArgs};
 pub use nodes::NodeArgs;
 pub use parse::{is_boolean, without_variables};
-pub use process::ProcessArgs;
+pub use process::{ForkChoice, ProcessArgs};
 pub use shards::ShardArgs;
 pub use task::{CheckArgs, DownloadArgs, Task};
 

@@ -1,11 +1,29 @@
 //! The flags about how the processes are run.
 
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs};
 
-use crate::forking::ForkChoice;
 use crate::supervisor::RestartLimit;
+
+/// The value of `--fork-server`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ForkChoice {
+    /// Every shard is started plainly.
+    Off,
+    /// The socket of another launcher's fork server.
+    Given(PathBuf),
+}
+
+impl FromStr for ForkChoice {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(if text == "off" { Self::Off } else { Self::Given(text.into()) })
+    }
+}
 
 /// How the processes are run.
 #[derive(Debug, Clone, ClapArgs)]
@@ -74,5 +92,16 @@ impl ProcessArgs {
     /// How long running requests may take to finish.
     pub fn grace(&self) -> Duration {
         Duration::from_secs(self.graceful_termination_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_server_is_a_socket_or_off() {
+        assert_eq!("off".parse(), Ok(ForkChoice::Off));
+        assert_eq!("/run/fork.sock".parse(), Ok(ForkChoice::Given("/run/fork.sock".into())));
     }
 }

@@ -22,9 +22,11 @@ use crate::places::{find_in_own_folder, find_python, make_run_dir, with_keys_in_
 use crate::plan::Plan;
 use crate::ports::Ports;
 use crate::report::Reporter;
-use crate::runner::{Runner, Signals};
+use crate::runner::Runner;
+use crate::signals::Signals;
+use crate::start::{end_forking, fork_servers, processes_of};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
-use crate::{end_forking, fork_servers, processes_of, words};
+use crate::words;
 
 /// Requests of operators that wait; more wait in their connections.
 const MAX_WAITING: usize = 16;

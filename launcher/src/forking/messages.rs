@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::child::HIDDEN;
 use crate::plan::ProcessSpec;
-use crate::process::HIDDEN;
 
 /// Longest request, and longest answer, in bytes.
 const MAX_REQUEST_LEN: usize = 1 << 20;

@@ -8,4 +8,4 @@ mod servers;
 
 pub use connection::{Forked, Outcome, Pipes};
 pub use own::Settings as ForkSettings;
-pub use servers::{ForkChoice, ForkServers};
+pub use servers::ForkServers;

@@ -13,9 +13,8 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 
-use crate::child_stderr::forward;
+use crate::child::{HIDDEN, describe, forward};
 use crate::console::Console;
-use crate::process::{HIDDEN, describe};
 use crate::watch::{STOPPED, until_in_state};
 
 /// Name in log lines.

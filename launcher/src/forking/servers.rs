@@ -3,7 +3,6 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tokio::time::timeout;
 use super::connection::{NotForked, Outcome, Pipes, ask, files};
 use super::messages::Request;
 use super::own::{OwnServer, Settings};
+use crate::args::ForkChoice;
 use crate::console::Console;
 use crate::parent_pipe::ParentPipe;
 use crate::plan::ProcessSpec;
@@ -21,23 +21,6 @@ use crate::plan::ProcessSpec;
 const MAX_ATTEMPTS: u32 = 5;
 /// How long its own fork server may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The value of `--fork-server`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ForkChoice {
-    /// Every shard is started plainly.
-    Off,
-    /// The socket of another launcher's fork server.
-    Given(PathBuf),
-}
-
-impl FromStr for ForkChoice {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(if text == "off" { Self::Off } else { Self::Given(text.into()) })
-    }
-}
 
 /// The fork servers that this launcher asks. Dropping this ends its own one.
 pub struct ForkServers {
@@ -143,16 +126,5 @@ impl ForkServers {
 impl Drop for ForkServers {
     fn drop(&mut self) {
         self.running.lock().expect("no panic holds it").iter().for_each(JoinHandle::abort);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fork_server_is_a_socket_or_none() {
-        assert_eq!("off".parse(), Ok(ForkChoice::Off));
-        assert_eq!("/run/fork.sock".parse(), Ok(ForkChoice::Given("/run/fork.sock".into())));
     }
 }

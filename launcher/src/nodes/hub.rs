@@ -12,7 +12,6 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::addresses::Addresses;
 use super::channel::{Broken, Channel, in_time};
 use super::link::{SILENCE, carry};
 use super::messages::{Answer, Hello, Joining, News, Order};
@@ -20,7 +19,7 @@ use super::roster::Roster;
 use super::settings::NodeSettings;
 use super::store::Store;
 use crate::console::Console;
-use crate::plan::StartOptions;
+use crate::plan::{Addresses, StartOptions};
 use crate::supervisor::{Ending, Event};
 
 /// The most connections whose other side has not proved yet that it knows the secret.

@@ -15,7 +15,7 @@ use super::settings::NodeSettings;
 use crate::console::Console;
 use crate::process::Process;
 use crate::processes::Processes;
-use crate::runner::StopSignals;
+use crate::signals::StopSignals;
 use crate::supervisor::{Ending, Event, ProcessId};
 
 /// How often node 0 is looked for.

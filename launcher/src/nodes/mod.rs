@@ -10,7 +10,6 @@
 //!
 //! Whoever connects proves that it knows the secret, and so does node 0 (`channel`). It is encrypted only by TLS of both sides.
 
-mod addresses;
 mod alike;
 mod channel;
 mod hub;
@@ -21,7 +20,6 @@ mod roster;
 mod settings;
 mod store;
 
-pub use addresses::Addresses;
 pub use hub::{Hub, ListenError};
 pub use member::Member;
 pub use messages::Order;

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use penstock_router::engine::speculation::Speculation;
 
-use super::{EachStart, Places, ProcessSpec, Readiness};
+use super::spec::{EachStart, Places, ProcessSpec, Readiness};
 use crate::args::{Args, Device, Role, name_of};
-use crate::layout::Layout;
-use crate::report::shard_name;
+use crate::layout::{Layout, shard_name};
 
 /// Token positions per KV block if the size of the cache is given in tokens; else the shards choose the block size.
 const BLOCK_SIZE: u32 = 16;

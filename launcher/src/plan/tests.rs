@@ -3,6 +3,7 @@
 use clap::Parser;
 
 use super::*;
+use crate::resolve::Resolved;
 
 fn places() -> Places {
     Places {
