@@ -43,6 +43,47 @@ pub enum Dialect {
     Grpc,
 }
 
+/// The names of the parameters that dialects name differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Names {
+    /// The prompt, or the conversation.
+    pub inputs: &'static str,
+    /// What constrains the output.
+    pub grammar: &'static str,
+    /// Most tokens of the output.
+    pub max_new_tokens: &'static str,
+    /// Fewest tokens of the output.
+    pub min_new_tokens: &'static str,
+    /// The texts that end the output.
+    pub stop: &'static str,
+    /// The number of sequences.
+    pub best_of: &'static str,
+    /// How many likely tokens are shown for each position.
+    pub top_n_tokens: &'static str,
+    /// The number of tokens to which the prompt is cut.
+    pub truncate: &'static str,
+    /// The text behind the output.
+    pub suffix: &'static str,
+    /// How detailed the reply is to be.
+    pub verbosity: &'static str,
+}
+
+/// TGI's names.
+const NATIVE: Names = Names {
+    inputs: "inputs",
+    grammar: "grammar",
+    max_new_tokens: "max_new_tokens",
+    min_new_tokens: "min_new_tokens",
+    stop: "stop",
+    best_of: "best_of",
+    top_n_tokens: "top_n_tokens",
+    truncate: "truncate",
+    suffix: "suffix",
+    verbosity: "verbosity",
+};
+/// TGI's names, but for those of the length.
+const MAX_TOKENS: Names = Names { max_new_tokens: "max_tokens", min_new_tokens: "min_tokens", ..NATIVE };
+
 impl Dialect {
     /// The dialect of a chat completion that sets no maximum length.
     pub const CHAT: Self = Self::Chat { max_tokens: "max_tokens", grammar: "response_format" };
@@ -52,37 +93,62 @@ impl Dialect {
     pub const COMPLETIONS: Self =
         Self::Completions { max_tokens: "max_tokens", best_of: "n", grammar: "response_format" };
 
-    /// A parameter's name in this dialect, from its native one.
-    pub fn name(self, native: &'static str) -> &'static str {
-        match (self, native) {
-            (Self::Native, name) => name,
-            (Self::Ollama { inputs }, name) => ollama_name(inputs, name),
-            (Self::Kserve, "inputs") => "text_input",
-            (Self::Infill, "inputs") => "input_prefix",
-            (Self::Infill, "suffix") => "input_suffix",
-            (Self::Infill, "max_new_tokens") => "n_predict",
-            (
-                Self::Completions { grammar, .. } | Self::Chat { grammar, .. } | Self::Responses { grammar },
-                "grammar",
-            ) => grammar,
-            (Self::Responses { .. }, "verbosity") => "text.verbosity",
-            (Self::Messages, "grammar") => "output_config.format",
-            (Self::Completions { .. } | Self::Grpc, "inputs") => "prompt",
-            (Self::Chat { .. } | Self::Messages, "inputs") => "messages",
-            (Self::Responses { .. }, "inputs") => "input",
-            (Self::Responses { .. }, "max_new_tokens") => "max_output_tokens",
-            (Self::Completions { max_tokens, .. } | Self::Chat { max_tokens, .. }, "max_new_tokens") => {
-                max_tokens
+    /// What this dialect calls the parameters.
+    pub fn names(self) -> Names {
+        match self {
+            Self::Native => NATIVE,
+            Self::Completions { max_tokens, best_of, grammar } => Names {
+                inputs: "prompt",
+                grammar,
+                max_new_tokens: max_tokens,
+                min_new_tokens: "min_tokens",
+                best_of,
+                top_n_tokens: "logprobs",
+                truncate: "truncate_prompt_tokens",
+                ..NATIVE
+            },
+            Self::Chat { max_tokens, grammar } => Names {
+                inputs: "messages",
+                grammar,
+                max_new_tokens: max_tokens,
+                min_new_tokens: "min_tokens",
+                best_of: "n",
+                top_n_tokens: "top_logprobs",
+                truncate: "truncate_prompt_tokens",
+                ..NATIVE
+            },
+            Self::Messages => Names {
+                inputs: "messages",
+                grammar: "output_config.format",
+                stop: "stop_sequences",
+                ..MAX_TOKENS
+            },
+            Self::Responses { grammar } => Names {
+                inputs: "input",
+                grammar,
+                max_new_tokens: "max_output_tokens",
+                min_new_tokens: "min_tokens",
+                top_n_tokens: "top_logprobs",
+                verbosity: "text.verbosity",
+                ..NATIVE
+            },
+            Self::Ollama { inputs } => Names {
+                inputs,
+                grammar: "format",
+                max_new_tokens: "options.num_predict",
+                stop: "options.stop",
+                ..NATIVE
+            },
+            Self::Kserve => Names { inputs: "text_input", ..MAX_TOKENS },
+            Self::Infill => Names {
+                inputs: "input_prefix",
+                suffix: "input_suffix",
+                max_new_tokens: "n_predict",
+                ..MAX_TOKENS
+            },
+            Self::Grpc => {
+                Names { inputs: "prompt", best_of: "n", top_n_tokens: "top_logprobs", ..MAX_TOKENS }
             }
-            (Self::Messages, "stop") => "stop_sequences",
-            (_, "max_new_tokens") => "max_tokens",
-            (_, "min_new_tokens") => "min_tokens",
-            (Self::Completions { best_of, .. }, "best_of") => best_of,
-            (Self::Chat { .. } | Self::Grpc, "best_of") => "n",
-            (Self::Chat { .. } | Self::Responses { .. } | Self::Grpc, "top_n_tokens") => "top_logprobs",
-            (Self::Completions { .. }, "top_n_tokens") => "logprobs",
-            (Self::Completions { .. } | Self::Chat { .. }, "truncate") => "truncate_prompt_tokens",
-            (_, name) => name,
         }
     }
 
@@ -111,17 +177,6 @@ impl Dialect {
     }
 }
 
-/// The parameter's name in Ollama's dialect, where most are in `options`.
-fn ollama_name(inputs: &'static str, native: &'static str) -> &'static str {
-    match native {
-        "inputs" => inputs,
-        "grammar" => "format",
-        "max_new_tokens" => "options.num_predict",
-        "stop" => "options.stop",
-        name => name,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,10 +184,10 @@ mod tests {
     #[test]
     fn the_name_that_the_client_used_is_kept() {
         let newer = Dialect::Chat { max_tokens: "max_completion_tokens", grammar: "guided_json" };
-        assert_eq!(newer.name("grammar"), "guided_json");
-        assert_eq!(newer.name("max_new_tokens"), "max_completion_tokens");
-        assert_eq!(Dialect::CHAT.name("max_new_tokens"), "max_tokens");
-        assert_eq!(Dialect::COMPLETIONS.name("best_of"), "n");
+        assert_eq!(newer.names().grammar, "guided_json");
+        assert_eq!(newer.names().max_new_tokens, "max_completion_tokens");
+        assert_eq!(Dialect::CHAT.names().max_new_tokens, "max_tokens");
+        assert_eq!(Dialect::COMPLETIONS.names().best_of, "n");
     }
 
     #[test]

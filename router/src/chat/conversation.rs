@@ -193,7 +193,7 @@ impl ChatFormat {
     /// The text of the prompt; control tokens spelt in messages are still split by BREAKs.
     fn render(&self, conversation: Conversation) -> Result<String, Error> {
         if conversation.messages.is_empty() {
-            let messages = conversation.dialect.name("inputs");
+            let messages = conversation.dialect.names().inputs;
             return Err(Error::invalid(messages, format!("`{messages}` cannot be empty")));
         }
         let mut messages = self.messages(conversation.messages)?;

@@ -268,7 +268,7 @@ impl Inference {
                 return self.tokenizer.run(move |_| chat.encode_within(*conversation, grammar, room)).await;
             }
         };
-        let param = checked.dialect.name("grammar");
+        let param = checked.dialect.names().grammar;
         let constraint =
             grammar.map(|grammar| Constraint { grammar, param, parts: Vec::new(), is_optional: false });
         Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
@@ -282,14 +282,14 @@ impl Inference {
     ) -> Result<Vec<u32>, Error> {
         let dialect = checked.dialect;
         let Some(format) = self.fill_in_middle.clone() else {
-            let suffix = dialect.name("suffix");
+            let suffix = dialect.names().suffix;
             let message = format!(
                 "`{suffix}` is not supported by this model: its tokenizer has no fill-in-the-middle tokens"
             );
             return Err(Error::invalid(suffix, message));
         };
         if before.is_empty() && behind.is_empty() {
-            let inputs = dialect.name("inputs");
+            let inputs = dialect.names().inputs;
             return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
         }
         self.check_len(before.len() + behind.len(), checked)?;
@@ -364,7 +364,7 @@ impl Inference {
 
     /// Refuses an empty text, and one that could not fit even if all its tokens were the longest of the vocabulary.
     fn check_text(&self, text: &str, checked: &CheckedRequest) -> Result<(), Error> {
-        let inputs = checked.dialect.name("inputs");
+        let inputs = checked.dialect.names().inputs;
         if text.is_empty() {
             return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
         }

@@ -108,14 +108,14 @@ fn errors_use_the_name_of_the_field_that_was_sent() {
     assert_eq!(dialect(json!({"max_tokens": 5})), Dialect::CHAT);
     for fields in [json!({"max_completion_tokens": 5}), json!({"max_completion_tokens": 5, "max_tokens": 6})]
     {
-        assert_eq!(dialect(fields).name("max_new_tokens"), "max_completion_tokens");
+        assert_eq!(dialect(fields).names().max_new_tokens, "max_completion_tokens");
     }
-    let longest = |fields: Value| completion(fields).unwrap().dialect.name("max_new_tokens");
+    let longest = |fields: Value| completion(fields).unwrap().dialect.names().max_new_tokens;
     assert_eq!(longest(json!({"max_tokens": 5})), "max_tokens");
     let newer = json!({"max_completion_tokens": 5, "max_tokens": 6});
     assert_eq!(longest(newer.clone()), "max_completion_tokens");
     assert_eq!(completion(newer).unwrap().max_new_tokens, Some(5));
-    let best_of = |fields: Value| completion(fields).unwrap().dialect.name("best_of");
+    let best_of = |fields: Value| completion(fields).unwrap().dialect.names().best_of;
     assert_eq!(best_of(json!({"n": 2})), "n");
     assert_eq!(best_of(json!({"n": 1, "best_of": 2})), "best_of");
 }

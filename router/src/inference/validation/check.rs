@@ -115,7 +115,7 @@ impl CheckedRequest {
             return refuse("ignore_eos");
         }
         if self.sampling.min_new_tokens > 0 {
-            return refuse(self.dialect.name("min_new_tokens"));
+            return refuse(self.dialect.names().min_new_tokens);
         }
         if !eos.is_empty() && !eos.iter().any(|&id| self.sampling.exclusions.allows(id)) {
             let message =
@@ -145,10 +145,10 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<CheckedRequest, Er
     let is_sampling = asks_for_sampling(&p);
     let best_of = best_of(&p, limits, is_sampling)?;
     let sampling = sampling::check(&p, limits, is_sampling)?;
-    check_stop(p.dialect.name("stop"), &p.stop, limits)?;
+    check_stop(p.dialect.names().stop, &p.stop, limits)?;
     let stop_regexes = stop_regexes(&p, limits)?;
     if p.max_new_tokens == Some(0) {
-        let name = p.dialect.name("max_new_tokens");
+        let name = p.dialect.names().max_new_tokens;
         return Err(Error::invalid(name, format!("`{name}` must be strictly positive. Given: 0")));
     }
     let (truncate, min_tokens) = (truncate(&p, limits)?, sampling.min_new_tokens);
@@ -203,7 +203,7 @@ impl CheckedRequest {
         let max_new_tokens = self.output_len(prompt.len() as u64, limits)?;
         let given = self.sampling.min_new_tokens;
         if given > max_new_tokens {
-            let (min, max) = (self.dialect.name("min_new_tokens"), self.dialect.name("max_new_tokens"));
+            let (min, max) = (self.dialect.names().min_new_tokens, self.dialect.names().max_new_tokens);
             return Err(Error::invalid(
                 min,
                 format!("`{min}` must be <= `{max}` ({max_new_tokens}). Given: {given}"),
@@ -215,7 +215,7 @@ impl CheckedRequest {
     }
 
     fn check_tokens(&self, prompt: &[u32], limits: &RequestLimits) -> Result<(), Error> {
-        let inputs = self.dialect.name("inputs");
+        let inputs = self.dialect.names().inputs;
         if prompt.is_empty() {
             return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
         }
@@ -262,7 +262,7 @@ fn asks_for_sampling(p: &Parameters) -> bool {
 }
 
 fn best_of(p: &Parameters, limits: &RequestLimits, is_sampling: bool) -> Result<u32, Error> {
-    let name = p.dialect.name("best_of");
+    let name = p.dialect.names().best_of;
     let (given, max) = (p.best_of.unwrap_or(1), limits.max_best_of);
     if given == 0 || given > u64::from(max) {
         let message = format!("`{name}` must be > 0 and <= {max} (--max-best-of). Given: {given}");
@@ -333,7 +333,7 @@ fn truncate(p: &Parameters, limits: &RequestLimits) -> Result<Option<usize>, Err
     match p.truncate {
         Some(-1) if p.dialect != Dialect::Native => Ok(Some(max as usize)),
         Some(given) if given <= 0 || given > i64::from(max) => {
-            let name = p.dialect.name("truncate");
+            let name = p.dialect.names().truncate;
             let message = format!(
                 "`{name}` must be strictly positive and at most {max} (--max-input-tokens). Given: {given}"
             );

@@ -7,7 +7,7 @@ use crate::inference::limits::RequestLimits;
 
 /// The error for a prompt of `given` tokens.
 pub(crate) fn too_long(dialect: Dialect, given: &str, limits: &RequestLimits) -> Error {
-    let (param, max) = (dialect.name("inputs"), limits.max_input_tokens);
+    let (param, max) = (dialect.names().inputs, limits.max_input_tokens);
     let message = match dialect {
         Dialect::Native | Dialect::Infill | Dialect::Grpc | Dialect::Ollama { .. } | Dialect::Kserve => {
             format!("`{param}` must have at most {max} tokens (--max-input-tokens). Given: {given}")

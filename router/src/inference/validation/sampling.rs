@@ -127,7 +127,7 @@ pub(super) fn top_n_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32
     if !p.logprob_token_ids.is_empty() {
         return Ok(logprob_ids(p, limits)?.len() as u32);
     }
-    checked_top(p.dialect.name("top_n_tokens"), p.top_n_tokens, limits)
+    checked_top(p.dialect.names().top_n_tokens, p.top_n_tokens, limits)
 }
 
 /// The tokens to report in the place of the most likely ones.
@@ -179,7 +179,7 @@ fn prompt_logprobs(p: &Parameters) -> Result<bool, Error> {
 fn min_new_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
     let (given, max) = (p.min_new_tokens.unwrap_or(0), limits.max_total_tokens);
     if given > u64::from(max) {
-        let name = p.dialect.name("min_new_tokens");
+        let name = p.dialect.names().min_new_tokens;
         return Err(Error::invalid(
             name,
             format!("`{name}` must be <= {max} (--max-total-tokens). Given: {given}"),

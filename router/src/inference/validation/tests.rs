@@ -187,7 +187,7 @@ fn messages_name_value_limit_and_flag() {
     ] {
         let error = fit(|p| p.dialect = dialect, 16).unwrap_err();
         assert_eq!(error.to_string(), format!("Input validation error: {message}"));
-        assert_eq!(error.param(), Some(dialect.name("inputs")));
+        assert_eq!(error.param(), Some(dialect.names().inputs));
     }
 }
 

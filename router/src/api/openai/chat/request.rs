@@ -113,7 +113,7 @@ impl ChatRequest {
             | Dialect::Grpc => grammar::from_response_format,
         };
         let (grammar_field, grammar) =
-            grammar_of(constraint_fields!(&self), read_format, dialect.name("grammar"))?;
+            grammar_of(constraint_fields!(&self), read_format, dialect.names().grammar)?;
         let dialect = self.with_sent_names(dialect, grammar_field);
         let fields = ToolFields {
             tools: self.tools.take(),
@@ -213,7 +213,7 @@ fn check_verbosity(given: Option<&str>, dialect: Dialect) -> Result<(), Error> {
     match given {
         None | Some("low" | "medium" | "high") => Ok(()),
         Some(other) => {
-            let (name, other) = (dialect.name("verbosity"), other.chars().take(50).collect::<String>());
+            let (name, other) = (dialect.names().verbosity, other.chars().take(50).collect::<String>());
             let message = format!("`{name}` must be low, medium or high. Given: {other:?}");
             Err(Error::invalid(name, message))
         }

@@ -54,7 +54,7 @@ impl ReplyStyle {
         requested: Option<Grammar>,
         dialect: Dialect,
     ) -> Result<Option<Constraint>, Error> {
-        let param = dialect.name("grammar");
+        let param = dialect.names().grammar;
         let given = requested.clone();
         let Some(whole) = self.whole(format, tools, requested, param)? else { return Ok(None) };
         Ok(Some(Constraint {
