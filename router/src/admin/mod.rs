@@ -1,7 +1,7 @@
 //! The admin socket: replicas are listed, added, drained and removed over it, and the model sent to sleep and woken, as JSON
 //! over HTTP. Whoever may open the socket may do so; only its owner may.
 
-pub mod condition;
+pub(crate) mod condition;
 mod error;
 mod limit;
 pub mod record;

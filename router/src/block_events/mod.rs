@@ -13,7 +13,7 @@
 //! - `zmtp`, `listener`: the protocol of ZMQ, and connections
 
 mod batch;
-pub mod endpoint;
+pub(crate) mod endpoint;
 pub mod listener;
 mod message;
 mod msgpack;

@@ -28,11 +28,6 @@ impl PrefixIndex {
         self.used.len()
     }
 
-    /// Whether nothing is known.
-    pub fn is_empty(&self) -> bool {
-        self.used.is_empty()
-    }
-
     /// How many chunks at the beginning of a prompt are there.
     pub fn matched(&self, prompt: &[ChunkKey]) -> usize {
         prompt.iter().take_while(|key| self.used.contains_key(key)).count()
@@ -114,7 +109,7 @@ mod tests {
         index.resize(2);
         assert_eq!(index.matched(&[1, 2, 3]), 2);
         index.clear();
-        assert!(index.is_empty());
+        assert_eq!(index.len(), 0);
         index.insert(&[1, 2, 3]);
         assert_eq!(index.len(), 2, "the capacity stays");
     }

@@ -4,7 +4,7 @@
 
 mod body;
 pub mod budget;
-pub mod choice;
+pub(crate) mod choice;
 mod client;
 mod connect;
 mod error;
@@ -12,21 +12,21 @@ mod follow;
 mod forward;
 mod headers;
 mod health;
-pub mod index;
+pub(crate) mod index;
 mod list;
 mod live_state;
 mod members;
 mod metrics;
 mod models;
-pub mod named_upstream;
+pub(crate) mod named_upstream;
 pub mod options;
 mod passed_response;
-pub mod prompt;
-pub mod served;
+pub(crate) mod prompt;
+pub(crate) mod served;
 mod service;
 mod state;
 mod upstream;
-pub mod url;
+pub(crate) mod url;
 mod wanted;
 
 use std::time::Duration;

@@ -4,7 +4,7 @@ mod forms;
 mod json;
 mod limits;
 mod plain_words;
-pub mod unread;
+pub(crate) mod unread;
 
 pub use json::{Body, JsonBytes, parse_part};
 pub use limits::BodyLimits;
