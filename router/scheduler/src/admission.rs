@@ -123,9 +123,11 @@ impl Scheduler {
             draft.add_event(id, event);
         }
         let mut row = Row::new(slot, table, computed, sequence.len(), draft.step() - 1);
-        for point in self.memory.snapshot_points(sequence, computed, shared) {
-            row.add_point(point);
-            self.memory.promise_snapshot(sequence, point);
+        if self.memory.has_states() {
+            for point in self.memory.snapshot_points(sequence, computed, shared) {
+                row.add_point(point);
+                self.memory.promise_snapshot(sequence, point);
+            }
         }
         self.sequences.start(id, row);
         Ok(())

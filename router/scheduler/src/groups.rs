@@ -25,12 +25,10 @@ struct Candidate {
 }
 
 impl Scheduler {
-    /// The sequences that get a token of the next plan, out of those in `decoding`, oldest first. With one stage: all.
-    pub(crate) fn turn(&self, decoding: &[RequestId]) -> Vec<RequestId> {
+    /// The sequences that get a token of the next plan, out of those in `decoding`, oldest first. The others are added to
+    /// `streams`, as they are elsewhere.
+    pub(crate) fn turn(&self, decoding: &[RequestId], streams: &mut Streams) -> Vec<RequestId> {
         let num_stages = self.pipeline.num_stages();
-        if num_stages == 1 {
-            return decoding.to_vec();
-        }
         let all = self.candidates(decoding);
         let busy = self.pipeline.busy();
         let mut free: Vec<_> = all.iter().copied().filter(|it| !busy.contains(&it.id)).collect();
@@ -38,7 +36,11 @@ impl Scheduler {
         let num_turns = num_stages - self.pipeline.num_groups_busy();
         let most = share(&all, num_stages) + longest(&all) / 2.0;
         let taken = first_of(&free, most, share(&free, num_turns));
-        in_order(decoding, &free[..taken])
+        let turn = in_order(decoding, &free[..taken]);
+        let elsewhere = decoding.iter().filter(|id| !turn.contains(id));
+        let elsewhere = elsewhere.filter_map(|id| self.sequences.running(*id));
+        elsewhere.for_each(|running| streams.add_elsewhere(running));
+        turn
     }
 
     /// Plans the group that waits longest for its next token, where nothing else is to be computed: its tokens are then
@@ -49,9 +51,6 @@ impl Scheduler {
         streams: &mut Streams,
         draft: &mut PlanDraft,
     ) {
-        if self.pipeline.num_stages() == 1 || !draft.is_empty() {
-            return;
-        }
         let may_sample = |it: &Candidate| self.pipeline.may_sample(it.id);
         let next: Vec<_> = self.candidates(decoding).into_iter().filter(may_sample).collect();
         let Some(oldest) = next.iter().map(|it| it.last_step).min() else { return };

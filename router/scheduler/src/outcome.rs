@@ -163,9 +163,8 @@ impl Scheduler {
         if has_ended {
             self.output_lengths.observe(sequence.num_generated());
             self.on_cancel(id);
-        } else {
-            let len = sequence.len();
-            self.end_trial_if_passed(id, len);
+        } else if self.suspects.has_passed(id, sequence.len()) {
+            self.end_trial(id);
         }
     }
 }

@@ -20,8 +20,10 @@ impl Scheduler {
         let Some(running) = self.sequences.running_mut(id) else { return };
         let earliest = running.row().earliest();
         let mut span = running.plan(len, max_drafts, draft.step());
-        let is_point = running.row_mut().reach_point();
-        span.snapshot = self.plan_snapshot(&span, earliest, is_point);
+        if self.memory.has_states() {
+            let is_point = running.row_mut().reach_point();
+            span.snapshot = self.plan_snapshot(&span, earliest, is_point);
+        }
         draft.add_span(span);
         self.totals.computed_tokens += u64::from(len);
     }

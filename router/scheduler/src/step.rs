@@ -82,21 +82,27 @@ impl Scheduler {
         let mut streams = self.plan_decodes(&decoding, draft);
         self.admit_waiting(&streams, draft);
         self.plan_chunks(&streams, draft);
-        self.plan_ahead(&decoding, &mut streams, draft);
+        if self.has_turns() && draft.is_empty() {
+            self.plan_ahead(&decoding, &mut streams, draft);
+        }
     }
 
     /// One token for each sequence whose prompt is done and whose turn it is, oldest first, and drafts behind them.
     fn plan_decodes(&mut self, decoding: &[RequestId], draft: &mut PlanDraft) -> Streams {
         let mut streams = Streams::default();
-        let turn = self.turn(decoding);
-        if turn.len() < decoding.len() {
-            let elsewhere = decoding.iter().filter(|id| !turn.contains(id));
-            let elsewhere = elsewhere.filter_map(|id| self.sequences.running(*id));
-            elsewhere.for_each(|running| streams.add_elsewhere(running));
+        if self.has_turns() {
+            let turn = self.turn(decoding, &mut streams);
+            self.plan_group(&turn, &mut streams, draft);
+        } else {
+            self.plan_group(decoding, &mut streams, draft);
         }
-        self.plan_group(&turn, &mut streams, draft);
         streams.add_cost(draft.cost());
         streams
+    }
+
+    /// Whether not all sequences get a token of each plan: they take turns where there are several stages.
+    fn has_turns(&self) -> bool {
+        self.pipeline.num_stages() > 1
     }
 
     /// One token for each of these, and drafts behind them.

@@ -87,11 +87,9 @@ impl Scheduler {
         }
     }
 
-    /// A suspect that has become long enough runs with the others from now on.
-    pub(crate) fn end_trial_if_passed(&mut self, id: RequestId, len: u32) {
-        if self.suspects.has_passed(id, len) {
-            self.suspects.remove(id);
-            self.requeue(id);
-        }
+    /// A suspect that has passed runs with the others from now on.
+    pub(crate) fn end_trial(&mut self, id: RequestId) {
+        self.suspects.remove(id);
+        self.requeue(id);
     }
 }

@@ -146,7 +146,9 @@ impl EngineLoop {
                     (Some(id), Ok(())) => {
                         self.listeners.insert(id, events);
                         self.traces.begin(id, trace);
-                        self.changes.ask(Change::WakeUp, None);
+                        if self.changes.wanted.is_asleep() {
+                            self.changes.ask(Change::WakeUp, None);
+                        }
                     }
                     // The client left while it was being accepted.
                     (Some(id), Err(_)) => self.replicas.cancel(id),

@@ -183,25 +183,26 @@ impl Memory {
         let tokens = sequence.tokens();
         let keys = self.usable_keys(sequence);
         let mut blocks = self.pool.index().lookup(tokens.root(), keys, tokens.as_slice());
-        let mut shared = Shared::default();
+        let (mut shared, mut snapshot) = (Shared::default(), None);
         let is_promised = if self.has_states {
             shared = self.shared(&blocks, keys);
             blocks.truncate(self.num_with_state(&blocks));
+            snapshot = blocks.last().and_then(|last| self.pool.snapshots().of(*last));
             keys[blocks.len()..].iter().any(|key| self.promises.has_snapshot(*key))
         } else {
             keys.get(blocks.len()).is_some_and(|next| self.promises.owner_of_block(*next).is_some())
         };
         let (len, is_whole) = (blocks.len() as u32 * self.block_size, blocks.len() == keys.len());
-        let len_before = self.num_known(&blocks, sequence.num_published_before()) as u32 * self.block_size;
-        let snapshot = blocks.last().and_then(|last| self.pool.snapshots().of(*last));
+        let num_known = self.num_known(&blocks, snapshot, sequence.num_published_before());
+        let len_before = num_known as u32 * self.block_size;
         (!is_promised).then_some(CachedPrefix { blocks, len, len_before, is_whole, snapshot, shared })
     }
 
-    /// How many of these blocks would have come from the cache when `before` blocks and states had been published.
-    fn num_known(&self, blocks: &[BlockId], before: u64) -> usize {
+    /// How many of these blocks, and the state behind them, would have come from the cache when `before` blocks and states
+    /// had been published.
+    fn num_known(&self, blocks: &[BlockId], snapshot: Option<SnapshotId>, before: u64) -> usize {
         let known = |block: &&BlockId| self.published_as[block.0 as usize] <= before;
         let num_known = blocks.iter().take_while(known).count();
-        let snapshot = blocks.last().and_then(|last| self.pool.snapshots().of(*last));
         let had_state = |id| num_known == blocks.len() && self.pool.snapshots().is_known_at(id, before);
         if snapshot.is_none_or(had_state) { num_known } else { 0 }
     }
@@ -354,7 +355,9 @@ impl Memory {
         in_flight: impl Iterator<Item = SnapshotId>,
     ) {
         self.pool.check();
-        self.pool.snapshots().check(in_flight, |block| self.pool.index().contains(block));
+        if self.has_states {
+            self.pool.snapshots().check(in_flight, |block| self.pool.index().contains(block));
+        }
         self.promises.check(runs);
         let tables = rows.map(Row::table);
         let mut held: BTreeSet<BlockId> = tables.clone().flat_map(BlockTable::held).copied().collect();

@@ -27,9 +27,6 @@ impl Memory {
     /// Where states of a sequence are to be kept that begins to run with `computed` positions: where it diverges from
     /// others, and at the last end of a block before its last token, with which another of the same tokens begins.
     pub fn snapshot_points(&self, sequence: &Sequence, computed: u32, shared: Shared) -> Vec<u32> {
-        if !self.has_states {
-            return Vec::new();
-        }
         let end = (sequence.len() - 1) / self.block_size * self.block_size;
         let mut points = vec![shared.len, end];
         points.dedup();
@@ -47,7 +44,7 @@ impl Memory {
     /// kept, and the next turn of a conversation begins.
     pub fn output_end(&self, positions: Range<u32>) -> Option<u32> {
         let end = positions.end / self.block_size * self.block_size;
-        (self.has_states && end > positions.start).then_some(end)
+        (end > positions.start).then_some(end)
     }
 
     /// A place for a state.

@@ -19,8 +19,7 @@ pub(super) enum Choice {
 
 impl Choice {
     /// Reads OpenAI's keywords and objects; any other string is a function's name, as in TGI.
-    pub fn read(given: Option<&Value>) -> Result<Self, Error> {
-        let Some(given) = given.filter(|choice| !choice.is_null()) else { return Ok(Self::Auto) };
+    pub fn read(given: &Value) -> Result<Self, Error> {
         match given.as_str() {
             Some("auto") => return Ok(Self::Auto),
             Some("none") => return Ok(Self::None),

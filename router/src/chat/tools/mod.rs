@@ -46,7 +46,8 @@ pub struct ToolFields {
 impl Tools {
     /// Checks the fields of a request; `None` if nothing may be called. Errors name fields as in the client's dialect.
     pub fn from_fields(fields: ToolFields, dialect: Dialect) -> Result<Option<Self>, Error> {
-        let choice = Choice::read(fields.tool_choice.as_ref())?;
+        let choice = fields.tool_choice.filter(|given| !given.is_null());
+        let choice = choice.map_or(Ok(Choice::Auto), |given| Choice::read(&given))?;
         let tools = fields.tools.unwrap_or_default();
         if tools.len() > MAX_TOOLS {
             let message = format!("`tools` may have at most {MAX_TOOLS} entries. Given: {}", tools.len());

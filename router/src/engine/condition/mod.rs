@@ -42,6 +42,11 @@ impl Wanted {
         self.lock().clone()
     }
 
+    /// Whether the shards are to sleep.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.lock().asleep.is_some()
+    }
+
     /// Whether a request wakes the shards.
     pub fn wakes_on_request(&self) -> bool {
         self.0.on_request == OnRequest::Wakes
@@ -64,7 +69,7 @@ impl Wanted {
 
     /// Whether requests are refused, because the shards are to sleep.
     pub fn refuses_requests(&self) -> bool {
-        self.0.on_request == OnRequest::IsRefused && self.lock().asleep.is_some()
+        self.0.on_request == OnRequest::IsRefused && self.is_asleep()
     }
 
     /// Sets what they are to be like from now on.

@@ -77,7 +77,8 @@ class VocabEmbedding(nn.Module):
         `adapters`: as `ForwardInput.adapters`, of these rows.
         """
         part = self._product(hidden)
-        adapt(part, hidden, adapters, self.adapters)
+        if adapters is not None:
+            adapt(part, hidden, adapters, self.adapters)
         return self.placement.group.all_gather_columns(part)[:, : self.shape[0]].float()
 
     def adapted_parts(self) -> list[list[AdaptedPart]]:

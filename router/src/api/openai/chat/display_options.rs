@@ -6,10 +6,10 @@ use crate::api::openai::{ChatRequest, PromptDisplay, StreamOptions};
 /// The parts that a chat completion shows besides the text.
 #[derive(Clone)]
 pub(super) struct DisplayOptions {
-    pub logprobs: bool,
+    /// How log probabilities are written; `None`: they are not shown.
+    pub logprobs: Option<LogprobStyle>,
     /// Whether the response names the service tier: if the request does.
     pub service_tier: bool,
-    pub logprob_style: LogprobStyle,
     pub prompt: PromptDisplay,
     /// Text before each reply: that of the message which the reply continues.
     pub echo: String,
@@ -24,10 +24,8 @@ impl DisplayOptions {
     /// The options of a request.
     pub fn of(request: &ChatRequest) -> Self {
         Self {
-            logprobs: request.logprobs.unwrap_or(false),
+            logprobs: (request.logprobs == Some(true)).then(|| logprob_style(request)),
             service_tier: request.service_tier.is_some(),
-            logprob_style: LogprobStyle::of(request.return_tokens_as_token_ids, request.return_token_ids)
-                .naming(request.logprob_token_ids.as_deref()),
             prompt: PromptDisplay::of(request.return_token_ids, request.prompt_logprobs),
             echo: request.echoed_text(),
             stream_options: request.stream_options.unwrap_or_default(),
@@ -35,4 +33,9 @@ impl DisplayOptions {
             reasoning: request.include_reasoning.unwrap_or(true),
         }
     }
+}
+
+fn logprob_style(request: &ChatRequest) -> LogprobStyle {
+    LogprobStyle::of(request.return_tokens_as_token_ids, request.return_token_ids)
+        .naming(request.logprob_token_ids.as_deref())
 }

@@ -94,8 +94,8 @@ struct OpenChoice {
     writer: AssistantWriter,
     /// Whether it has its first chunk.
     is_opened: bool,
-    /// Log probabilities that are not sent yet.
-    logprobs: ChatLogprobs,
+    /// Log probabilities that are not sent yet, if they are shown.
+    logprobs: Option<ChatLogprobs>,
     /// Token ids that are not sent yet.
     token_ids: Vec<u32>,
 }
@@ -113,7 +113,7 @@ impl ChatEncoder {
         let open = |_| OpenChoice {
             writer: AssistantWriter::new(&prepared.reply),
             is_opened: !prepared.reply.is_call,
-            logprobs: ChatLogprobs::new(display.logprob_style),
+            logprobs: display.logprobs.map(ChatLogprobs::new),
             token_ids: Vec::new(),
         };
         Self {
@@ -162,8 +162,8 @@ impl ChatEncoder {
     fn token(&mut self, index: usize, mut token: TextToken) -> Vec<Frame> {
         self.usage.add_completion(1);
         let choice = &mut self.choices[index];
-        if self.display.logprobs {
-            choice.logprobs.push(self.tokenizer.vocabulary(), &token);
+        if let Some(logprobs) = &mut choice.logprobs {
+            logprobs.push(self.tokenizer.vocabulary(), &token);
         }
         if self.display.prompt.token_ids {
             choice.token_ids.push(token.id);
@@ -187,7 +187,7 @@ impl ChatEncoder {
         let chunk = ChunkChoice {
             index,
             delta,
-            logprobs: choice.logprobs.take(),
+            logprobs: choice.logprobs.as_mut().and_then(ChatLogprobs::take),
             finish_reason: token.end.as_ref().map(|end| choice.writer.finish_reason(end.finish)),
             matched_stop: token.end.and_then(|end| end.matched_stop),
             token_ids: self.display.prompt.token_ids.then(|| std::mem::take(&mut choice.token_ids)),

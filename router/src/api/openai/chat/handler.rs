@@ -93,8 +93,8 @@ impl ChatReplies<'_> {
     }
 
     fn choice(&self, reply: &ReplyFormat, index: usize, sequence: Generated) -> Choice {
-        let logprobs = self.display.logprobs.then(|| {
-            let mut logprobs = ChatLogprobs::new(self.display.logprob_style);
+        let logprobs = self.display.logprobs.map(|style| {
+            let mut logprobs = ChatLogprobs::new(style);
             for token in &sequence.tokens {
                 logprobs.push(self.app.inference.tokenizer.vocabulary(), token);
             }
