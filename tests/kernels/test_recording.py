@@ -245,3 +245,17 @@ def test_recordings_share_their_memory() -> None:
     arena.rewind()
     assert arena.empty((2,), torch.float32).data_ptr() == parts[0].data_ptr()
     assert arena.empty((20 << 20,), torch.float32).data_ptr() == large.data_ptr()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [40_000, 20_000])
+def test_logits_of_a_large_vocabulary_are_copied_in_c(dtype: torch.dtype, width: int) -> None:
+    """With what is left out of each row, and converted on the way. Threads share so many numbers."""
+    source, to = torch.randn(16, 40_000).to(dtype), torch.full((16, 40_000), -1.0)
+    recording = record(lambda: to[:, :width].copy_(source[:, :width]), Arena())
+    assert recording.only_calls() is not None
+    source.copy_(torch.randn(16, 40_000))
+    recording.replay()
+    assert torch.equal(to[:, :width], source[:, :width].float())
+    assert (to[:, width:] == -1).all()

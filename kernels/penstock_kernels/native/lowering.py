@@ -26,6 +26,7 @@ class _Move(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("num_rows", "len", "from_stride", "to_stride")),
         *((name, ctypes.c_int32) for name in ("from_dtype", "to_dtype")),
         ("factor", ctypes.c_float),
+        ("num_threads", ctypes.c_int32),
     )
 
 
@@ -77,7 +78,9 @@ class Lowered(NamedTuple):
 
 
 def lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Lowered] | None:
-    """The calls in C that take the place of an op, if it is one of a few, on few numbers in rows; else None.
+    """The calls in C that take the place of an op, if it is one of a few, on numbers in rows; else None.
+
+    Only copies may be of many numbers.
 
     `result`: what the op returned.
     """
@@ -135,7 +138,8 @@ def _moves_of_rows(parts: list[torch.Tensor], dim: int, result: torch.Tensor) ->
 
 def _move(name: str, source: torch.Tensor | None, to: torch.Tensor, factor: float = 1.0) -> Lowered | None:
     given = () if source is None else (source,)
-    rows = _rows(to, *given)
+    are_many = name == "penstock_move" and to.numel() >= _MOST_NUMBERS
+    rows = _rows(to, *given, are_many=are_many)
     if rows is None:
         return None
     to_stride, *from_stride = rows.strides
@@ -149,6 +153,7 @@ def _move(name: str, source: torch.Tensor | None, to: torch.Tensor, factor: floa
         from_dtype,
         DTYPES[to.dtype],
         factor,
+        torch.get_num_threads() if are_many else 1,
     )
     return Lowered(name, call, (to, *given))
 
@@ -224,13 +229,16 @@ class _Rows(NamedTuple):
     strides: tuple[int, ...]
 
 
-def _rows(*tensors: torch.Tensor) -> _Rows | None:
+def _rows(*tensors: torch.Tensor, are_many: bool = False) -> _Rows | None:
     """The fewest rows that all tensors can be divided into; None where ops in C do not take the tensors: rows do not
-    lie at equal distances, types or shapes differ, or there are too many numbers."""
+    lie at equal distances, types or shapes differ, or there are too many numbers. `are_many`: any number will do, and
+    there are rows for threads to share."""
     shape, count = tensors[0].shape, tensors[0].numel()
-    if not all(_is_plain(x) and x.shape == shape for x in tensors) or not 0 < count < _MOST_NUMBERS:
+    is_right = 0 < count < _MOST_NUMBERS or are_many
+    if not is_right or not all(_is_plain(x) and x.shape == shape for x in tensors):
         return None
     length = min(map(_run, tensors))
+    length = min(length, shape[-1]) if are_many else length
     strides = [_stride(x, length) for x in tensors]
     known = tuple(stride for stride in strides if stride is not None)
     return _Rows((count // length, length), known) if len(known) == len(strides) else None

@@ -1,6 +1,7 @@
 /* Simple ops of PyTorch on rows of numbers, so that a recording needs no PyTorch between ops in C. */
 
 #include "processor.h"
+#include "team.h"
 
 /* One call. Strides count numbers. Mirrored field by field in lowering.py. */
 typedef struct {
@@ -13,6 +14,7 @@ typedef struct {
     int32_t from_dtype;
     int32_t to_dtype;
     float factor; /* where numbers are multiplied */
+    int32_t num_threads; /* that share the rows, where numbers are moved */
 } Move;
 
 static const void *row_from(const Move *call, int64_t row) {
@@ -31,16 +33,19 @@ static void narrow(uint16_t *to, const float *from, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = to_bfloat16(from[i]);
 }
 
+static void move_row(const void *job, int64_t row) {
+    const Move *call = job;
+    void *to = row_to(call, row);
+    const int64_t size = call->len * number_size(call->to_dtype);
+    if (!call->from) memset(to, 0, size);
+    else if (call->from_dtype == call->to_dtype) memmove(to, row_from(call, row), size);
+    else if (call->to_dtype == FLOAT32) widen(to, row_from(call, row), call->len);
+    else narrow(to, row_from(call, row), call->len);
+}
+
 /* to = from, converted to another type if necessary. */
 int penstock_move(const Move *call) {
-    for (int64_t row = 0; row < call->num_rows; row++) {
-        void *to = row_to(call, row);
-        const int64_t size = call->len * number_size(call->to_dtype);
-        if (!call->from) memset(to, 0, size);
-        else if (call->from_dtype == call->to_dtype) memmove(to, row_from(call, row), size);
-        else if (call->to_dtype == FLOAT32) widen(to, row_from(call, row), call->len);
-        else narrow(to, row_from(call, row), call->len);
-    }
+    for_each(call->num_threads, call->num_rows, move_row, call);
     return 0;
 }
 
