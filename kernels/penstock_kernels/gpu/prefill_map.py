@@ -86,6 +86,7 @@ def prefill_map(spans: DecodeSpans, num_tokens: int, group: int, rows: int) -> t
     """
     num_spans, device = spans.context_lens.shape[0], spans.context_lens.device
     num_tiles = num_tokens * group // rows + spans.num_prompts
+    block = block_of(num_spans)
     tiles = torch.empty((num_tiles, 2), dtype=torch.int32, device=device)
     _prefill_map_kernel[(triton.cdiv(num_tiles, _AT_ONCE),)](
         spans.query_starts,
@@ -96,8 +97,9 @@ def prefill_map(spans: DecodeSpans, num_tokens: int, group: int, rows: int) -> t
         spans.max_query_len,
         ROWS=rows,
         GROUP=group,
-        BLOCK_SPANS=block_of(num_spans),
+        BLOCK_SPANS=block,
         AT_ONCE=_AT_ONCE,
-        num_warps=4,
+        # The spans are compared with 16 tiles at the same time: 1,024 spill with fewer.
+        num_warps=4 if block < 1024 else 16,
     )
     return tiles

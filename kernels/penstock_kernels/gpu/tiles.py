@@ -113,8 +113,8 @@ class ProductTile:
 
 def expert_tile(rows_per_expert: int | None, element_bytes: int) -> ProductTile:
     """The tile by the tokens that an expert gets on average; None: one height for every batch. All have equal steps."""
-    if element_bytes == 4:
-        return ProductTile(32, 64, 32, 4, 2)
+    if element_bytes == 4:  # more columns spill where a matrix ends within a tile
+        return ProductTile(32, 32, 32, 4, 2)
     if rows_per_expert is None or 16 < rows_per_expert <= 64:
         return ProductTile(64, 128, 64, 4, 3)
     return ProductTile(16, 64, 64, 4, 4) if rows_per_expert <= 16 else ProductTile(128, 128, 64, 8, 3)

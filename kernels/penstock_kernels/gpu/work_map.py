@@ -20,6 +20,9 @@ from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.tiles import DECODE_KEYS
 from penstock_kernels.gpu.work_limits import LEAST_TILES, WorkLimits
 
+# Spans whose numbers fit into registers.
+_MOST_AT_ONCE = 1024
+
 
 class WorkMap(NamedTuple):
     """items: [num_items, 4] int32: span (-1: idle), first tile, end tile, first token in the memory for parts (-1: the
@@ -48,14 +51,14 @@ def _tiles_of(query_start_ptr, context_ptr, spans, num_spans, min_query_len, max
 
 
 @triton.jit
-def _length_of(num_tiles, resident, fixed_tiles, LEAST: tl.constexpr):
-    """Tiles of an item of each span: so many that all items run at a time, or a fixed number."""
-    wanted = tl.maximum((tl.sum(num_tiles, axis=0) + resident - 1) // resident, LEAST)
+def _items_of(num_tiles, wanted, fixed_tiles):
+    """Tiles of an item of each span, `wanted` or nearly so, or a fixed number; and the items of each span."""
     shares = tl.maximum((2 * num_tiles + wanted) // (2 * wanted), 1)
     length = (num_tiles + shares - 1) // shares
     if fixed_tiles > 0:
         length = tl.full(num_tiles.shape, fixed_tiles, tl.int32)
-    return tl.maximum(length, 1)
+    length = tl.maximum(length, 1)
+    return length, (num_tiles + length - 1) // length
 
 
 @triton.jit(
@@ -84,42 +87,67 @@ def _work_map_kernel(
     KEYS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
-    """One program. Divides every span into items of equal length but for the last, then gives them out."""
+    """One program. Divides every span into items of equal length but for the last, then gives them out: BLOCK_SPANS
+    spans at a time, as the numbers of more would not fit into registers."""
     begin(CHAINED)
-    spans = tl.arange(0, BLOCK_SPANS)
-    query_lens, first, end = _tiles_of(
-        query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
-        KEYS)  # fmt: skip
-    num_tiles = end - first
-    length = _length_of(num_tiles, resident, fixed_tiles, LEAST)
-    counts = (num_tiles + length - 1) // length
-    is_split = counts > 1
-    split_counts = tl.where(is_split, counts, 0)
-    whole_counts = tl.where(is_split, 0, counts)
-    # Inclusive sums; what is before a span follows by subtraction.
-    first_split = tl.cumsum(split_counts, axis=0) - split_counts
-    first_whole = tl.cumsum(whole_counts, axis=0) - whole_counts + tl.sum(split_counts, axis=0)
-    part_tokens = split_counts * query_lens
-    part = tl.where(is_split, tl.cumsum(part_tokens, axis=0) - part_tokens, -1)
-    ranks = tl.cumsum(is_split.to(tl.int32), axis=0) - 1
-    is_listed = is_split & (ranks < num_splits)
-    tl.store(splits_ptr + 3 * ranks, spans, mask=is_listed)
-    tl.store(splits_ptr + 3 * ranks + 1, part, mask=is_listed)
-    tl.store(splits_ptr + 3 * ranks + 2, counts, mask=is_listed)
-    first_item = tl.where(is_split, first_split, first_whole)
-    for number in range(tl.max(counts, axis=0)):
-        items = first_item + number
-        is_used = (number < counts) & (items < num_items)
-        tile = first + number * length
-        tl.store(items_ptr + 4 * items, spans, mask=is_used)
-        tl.store(items_ptr + 4 * items + 1, tile, mask=is_used)
-        tl.store(items_ptr + 4 * items + 2, tl.minimum(tile + length, end), mask=is_used)
-        tl.store(items_ptr + 4 * items + 3, tl.where(is_split, part + number * query_lens, -1), mask=is_used)
+    total_tiles = 0
+    for start in range(0, num_spans, BLOCK_SPANS):
+        spans = start + tl.arange(0, BLOCK_SPANS)
+        _, first, end = _tiles_of(
+            query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
+            KEYS)  # fmt: skip
+        total_tiles += tl.sum(end - first, axis=0)
+    # So many that all items run at a time.
+    wanted = tl.maximum((total_tiles + resident - 1) // resident, LEAST)
+    num_split_items = 0
+    for start in range(0, num_spans, BLOCK_SPANS):
+        spans = start + tl.arange(0, BLOCK_SPANS)
+        _, first, end = _tiles_of(
+            query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
+            KEYS)  # fmt: skip
+        _, counts = _items_of(end - first, wanted, fixed_tiles)
+        num_split_items += tl.sum(tl.where(counts > 1, counts, 0), axis=0)
+    # What is given out: items of split spans, which come first, of others, split spans, and tokens of parts.
+    split_items, whole_items, split_spans, part_tokens = 0, num_split_items, 0, 0
+    for start in range(0, num_spans, BLOCK_SPANS):
+        spans = start + tl.arange(0, BLOCK_SPANS)
+        query_lens, first, end = _tiles_of(
+            query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
+            KEYS)  # fmt: skip
+        length, counts = _items_of(end - first, wanted, fixed_tiles)
+        is_split = counts > 1
+        # Inclusive sums; what is before a span follows by subtraction.
+        split_counts = tl.where(is_split, counts, 0)
+        whole_counts = tl.where(is_split, 0, counts)
+        tokens = split_counts * query_lens
+        part = tl.where(is_split, part_tokens + tl.cumsum(tokens, axis=0) - tokens, -1)
+        ranks = split_spans + tl.cumsum(is_split.to(tl.int32), axis=0) - 1
+        is_listed = is_split & (ranks < num_splits)
+        tl.store(splits_ptr + 3 * ranks, spans, mask=is_listed)
+        tl.store(splits_ptr + 3 * ranks + 1, part, mask=is_listed)
+        tl.store(splits_ptr + 3 * ranks + 2, counts, mask=is_listed)
+        first_split = split_items + tl.cumsum(split_counts, axis=0) - split_counts
+        first_whole = whole_items + tl.cumsum(whole_counts, axis=0) - whole_counts
+        first_item = tl.where(is_split, first_split, first_whole)
+        for number in range(tl.max(counts, axis=0)):
+            items = first_item + number
+            is_used = (number < counts) & (items < num_items)
+            tile = first + number * length
+            tl.store(items_ptr + 4 * items, spans, mask=is_used)
+            tl.store(items_ptr + 4 * items + 1, tile, mask=is_used)
+            tl.store(items_ptr + 4 * items + 2, tl.minimum(tile + length, end), mask=is_used)
+            tl.store(
+                items_ptr + 4 * items + 3, tl.where(is_split, part + number * query_lens, -1), mask=is_used
+            )
+        split_items += tl.sum(split_counts, axis=0)
+        whole_items += tl.sum(whole_counts, axis=0)
+        split_spans += tl.sum(is_split.to(tl.int32), axis=0)
+        part_tokens += tl.sum(tokens, axis=0)
     idle = tl.full([BLOCK_ITEMS], -1, tl.int32)
-    for start in range(tl.sum(counts, axis=0), num_items, BLOCK_ITEMS):
+    for start in range(whole_items, num_items, BLOCK_ITEMS):
         items = start + tl.arange(0, BLOCK_ITEMS)
         tl.store(items_ptr + 4 * items, idle, mask=items < num_items)
-    for start in range(tl.sum(is_split.to(tl.int32), axis=0), num_splits, BLOCK_ITEMS):
+    for start in range(split_spans, num_splits, BLOCK_ITEMS):
         ranks_left = start + tl.arange(0, BLOCK_ITEMS)
         tl.store(splits_ptr + 3 * ranks_left, idle, mask=ranks_left < num_splits)
 
@@ -160,7 +188,7 @@ def work_map(
         limits.fixed_tiles,
         HAS_CHUNK=reach.chunk is not None,
         LEAST=LEAST_TILES,
-        BLOCK_SPANS=block_of(num_spans),
+        BLOCK_SPANS=min(block_of(num_spans), _MOST_AT_ONCE),
         BLOCK_ITEMS=256,
         KEYS=DECODE_KEYS,
         num_warps=4,

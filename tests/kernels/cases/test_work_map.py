@@ -121,7 +121,9 @@ def _maps(step: Step, spans: AttentionSpans | DecodeSpans) -> list[Any]:
     from penstock_kernels.gpu.attention_work import Cut, step_work
 
     cut = Cut(group=1, rows=16, reach=Reach(step.window), resident=_resident(step))
-    return step_work(spans, step.num_tokens, cut).decodes
+    # More spans than these are taken in several goes.
+    with mock.patch("penstock_kernels.gpu.work_map._MOST_AT_ONCE", 64):
+        return step_work(spans, step.num_tokens, cut).decodes
 
 
 def _resident(step: Step) -> int:
