@@ -48,6 +48,12 @@ def _attend(
     ops.paged_attention(_tensor(sum(queries), heads[0], dim, dtype=dtype), *caches, spans, scoring)
 
 
+def _attend_by_descriptors(*arguments: Any, **options: Any) -> None:
+    """As on a device where that was measured to be faster. Recordings are of one without a name."""
+    with mock.patch("penstock_kernels.gpu.cache_descriptors.MEASURED_FASTER", {""}):
+        _attend(*arguments, **options)
+
+
 def _attend_in_graph() -> None:
     """512 tokens of up to 64 spans, of which up to 16 are prompts."""
     starts, contexts, tables = (_tensor(*shape, dtype=torch.int32) for shape in ((65,), (64,), (64, 1024)))
@@ -378,7 +384,7 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
 }
 # Conversions from eight bits came with sm_89.
-HOPPER_CASES: dict[str, Callable[[], Any]] = {
+FLOAT8_CASES: dict[str, Callable[[], Any]] = {
     **{
         f"fp8 by rows of fp8, {rows} rows": lambda rows=rows: _multiply_rounded(rows, _fp8())
         for rows in (16, 64, 2048)
@@ -400,4 +406,19 @@ HOPPER_CASES: dict[str, Callable[[], Any]] = {
         PROMPT, (64, 8), 64, cache_dtype=torch.float8_e4m3fn, slopes=True
     ),
     "prefill 128 fp8": lambda: _attend(PROMPT, cache_dtype=torch.float8_e4m3fn),
+}
+# Descriptors of tensors came with sm_90.
+DESCRIPTOR_CASES: dict[str, Callable[[], Any]] = {
+    f"prefill {name} by descriptors": partial(_attend_by_descriptors, PROMPT, *shape, **options)
+    for name, shape, options in (
+        ("128", ((32, 8), 128, 128), {}),
+        ("128 fp8", ((32, 8), 128, 128), {"cache_dtype": torch.float8_e4m3fn}),
+        ("128 window", ((32, 8), 128, 128), {"window": 1024}),
+        ("128 slopes", ((32, 8), 128, 128), {"slopes": True}),
+        ("64", ((32, 8), 64, 128), {}),
+        ("64 sinks", ((64, 8), 64, 256), {"window": 128, "sinks": True}),
+        ("80", ((32, 32), 80, 128), {}),
+        ("256 soft cap", ((16, 8), 256, 128), {"window": 4096, "soft_cap": 50.0}),
+        ("512", ((16, 2), 512, 128), {}),
+    )
 }

@@ -27,14 +27,17 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 from cubin import Cubin  # noqa: E402
 from penstock_kernels import gpu  # noqa: E402
-from resource_cases import CASES, HOPPER_CASES  # noqa: E402
+from penstock_kernels.gpu.tiles import SHARED_AMPERE, SHARED_HOPPER, Processor  # noqa: E402
+from resource_cases import CASES, DESCRIPTOR_CASES, FLOAT8_CASES  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 TABLE = _HERE / "resources.json"
 DOCS = _HERE.parent / "docs" / "kernels.md"
-CAPABILITIES = {"sm_90": (90, 232_448), "sm_80": (80, 166_912)}
+# For Triton, and what the choice of tiles depends on.
+CAPABILITIES = {"sm_90": (90, Processor(132, SHARED_HOPPER)), "sm_80": (80, Processor(108, SHARED_AMPERE))}
 _TYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
@@ -51,7 +54,7 @@ Launches = list[tuple[JITFunction, tuple[Any, ...], dict[str, Any]]]
 
 
 @contextmanager
-def _recording(capability: str) -> Any:
+def recording(chip: Processor) -> Any:
     """Launches are kept instead of run, as if on this processor."""
     for module in pkgutil.iter_modules(
         gpu.__path__
@@ -62,7 +65,6 @@ def _recording(capability: str) -> Any:
     def keep(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         launches.append((self, args, kwargs))
 
-    chip = gpu.tiles.Processor(132 if capability == "sm_90" else 108, CAPABILITIES[capability][1])
     with (
         mock.patch.object(JITFunction, "run", keep),
         mock.patch.object(gpu.attention, "processor", return_value=chip),
@@ -89,12 +91,14 @@ def _specialise(kernel: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
         value, parameter = values[name], kernel.params[number]
         is_special = not parameter.do_not_specialize
         is_aligned = is_special and not parameter.do_not_specialize_on_alignment
-        if parameter.is_constexpr or (is_special and isinstance(value, int) and value == 1):
+        if parameter.is_constexpr or value is None or (is_special and isinstance(value, int) and value == 1):
             signature[name], constants[(number,)] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[name] = "*" + _TYPES[value.dtype]
             if is_aligned:
                 attributes[(number,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, TensorDescriptor):
+            signature[name] = f"tensordesc<{_TYPES[value.base.dtype]}{value.block_shape}>"
         elif isinstance(value, float):
             signature[name] = "fp32"
         else:
@@ -112,6 +116,7 @@ def _measure(cubin: bytes) -> dict[str, int]:
         "hgmma": len(re.findall(r"\b[HIQ]GMMA", compiled.code)),
         "hmma": len(re.findall(r"\b[HIQ]MMA", compiled.code)),
         "wide_loads": len(re.findall(r"\b(?:LDG\S*\.128|LDGSTS\S*\.128)", compiled.code)),
+        "tiles_loaded": len(re.findall(r"\bUTMALDG", compiled.code)),
     }
 
 
@@ -123,22 +128,20 @@ def _pipeline(text: str) -> dict[str, int]:
     return {"buffers": min(map(int, buffers), default=0), "async_wait": max(map(int, waits), default=0)}
 
 
-def _compile(job: tuple[str, str]) -> list[dict[str, Any]]:
+def compile_case(name: str, capability: int, chip: Processor) -> list[dict[str, Any]]:
     """The rows of one configuration: one per kernel that it launches."""
-    name, capability = job
-    with _recording(capability) as launches:
-        {**CASES, **HOPPER_CASES}[name]()
+    with recording(chip) as launches:
+        {**CASES, **FLOAT8_CASES, **DESCRIPTOR_CASES}[name]()
     rows = []
     for kernel, args, kwargs in launches:
         signature, constants, attributes = _specialise(kernel, args, kwargs)
         source = ASTSource(kernel, signature, constants, attributes)
         options = {key: kwargs[key] for key in ("num_warps", "num_stages") if key in kwargs}
-        target = GPUTarget("cuda", CAPABILITIES[capability][0], 32)
-        compiled = triton.compile(source, target=target, options=options)
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         rows.append(
             {
                 "case": name,
-                "capability": capability,
+                "capability": f"sm_{capability}",
                 "kernel": kernel.__name__,
                 "num_warps": compiled.metadata.num_warps,
                 "num_stages": compiled.metadata.num_stages,
@@ -150,10 +153,25 @@ def _compile(job: tuple[str, str]) -> list[dict[str, Any]]:
     return rows
 
 
+def _compile(job: tuple[str, str]) -> list[dict[str, Any]]:
+    name, capability = job
+    return compile_case(name, *CAPABILITIES[capability])
+
+
+def cases_of(capability: int) -> list[str]:
+    """The configurations that a device of this kind can have: conversions from eight bits came with sm_89, descriptors
+    of tensors with sm_90."""
+    return [
+        *CASES,
+        *(FLOAT8_CASES if capability >= 89 else ()),
+        *(DESCRIPTOR_CASES if capability >= 90 else ()),
+    ]
+
+
 def _jobs(cases: list[str]) -> list[tuple[str, str]]:
     """Configuration and capability of these cases, or of all."""
     jobs = [(name, capability) for capability in CAPABILITIES for name in CASES]
-    jobs += [(name, "sm_90") for name in HOPPER_CASES]
+    jobs += [(name, "sm_90") for name in (*FLOAT8_CASES, *DESCRIPTOR_CASES)]
     return [job for job in jobs if not cases or job[0] in cases]
 
 
@@ -165,14 +183,15 @@ def compile_all(cases: list[str], processes: int = 2) -> list[dict[str, Any]]:
 
 def _as_markdown(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| case | kernel | target | warps | registers | shared | spilled | buffers | wait | GMMA | MMA |",
-        "| --- " * 11 + "|",
+        "| case | kernel | target | warps | registers | shared | spilled | buffers | wait | GMMA | MMA | TMA |",
+        "| --- " * 12 + "|",
     ]
     for row in rows:
         lines.append(
             f"| {row['case']} | `{row['kernel'].strip('_').removesuffix('_kernel')}` | {row['capability']} "
             f"| {row['num_warps']} | {row['registers']} | {row['shared_bytes']:,} | {row['spill_bytes']} "
-            f"| {row['buffers'] or ''} | {row['async_wait'] or ''} | {row['hgmma'] or ''} | {row['hmma'] or ''} |"
+            f"| {row['buffers'] or ''} | {row['async_wait'] or ''} | {row['hgmma'] or ''} | {row['hmma'] or ''} "
+            f"| {row['tiles_loaded'] or ''} |"
         )
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from unittest import mock
 
 import torch
 from penstock_kernels import AttentionSpans, Scoring, backends, paged_attention
@@ -13,6 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.gpu.works import BF16, FP8, Call, Case, Sizes, Work, random
 
 _TESTS = "test_attention.py"
+# Who reads large blocks in another way.
+_DESCRIPTORS = "tensor descriptors"
 _OURS = ("auto", "triton", "native", "reference")
 # Attention of others over our cache; whoever cannot be used here says why.
 _BACKENDS = tuple(name for name in backends.NAMES if name not in _OURS)
@@ -47,23 +50,36 @@ def cases(sizes: Sizes) -> list[Case]:
         partial(_work, sizes, [(len(_TREE), context)] * streams, BF16, _TREE),
         _TESTS,
     )
+    large = [
+        Case(
+            f"prefill {length} of {context}, blocks of {sizes.large_block}",
+            partial(_work, sizes, [(length, context)], BF16, block=sizes.large_block),
+            _TESTS,
+            (_DESCRIPTORS,),
+        )
+        for length, context in sizes.prompts
+    ]
     return [
         *(
             Case(name, partial(_work, sizes, lens, dtype), _TESTS, _rival_names(lens, dtype))
             for name, lens, dtype in found
         ),
         tree,
+        *large,
     ]
 
 
-def _work(sizes: Sizes, lens: Lens, cache_dtype: torch.dtype, tree: Sequence[int] = ()) -> Work:
+def _work(
+    sizes: Sizes, lens: Lens, cache_dtype: torch.dtype, tree: Sequence[int] = (), block: int | None = None
+) -> Work:
     """Spans of (tokens, context), in blocks that lie anywhere in the cache. `tree`: what the tokens of each see."""
+    block = block or sizes.block
     queries, contexts = (tuple(pair[number] for pair in lens) for number in range(2))
-    tables, num_blocks = block_tables(contexts, sizes.block)
+    tables, num_blocks = block_tables(contexts, block)
     seen = torch.tensor(list(tree) * len(lens), dtype=torch.int32, device=sizes.device) if tree else None
-    spans = AttentionSpans(queries, contexts, tables.to(sizes.device), sizes.block, tree=seen)
+    spans = AttentionSpans(queries, contexts, tables.to(sizes.device), block, tree=seen)
     caches = [
-        random(sizes, num_blocks, sizes.block, sizes.kv_heads, sizes.dim, dtype=cache_dtype) for _ in range(2)
+        random(sizes, num_blocks, block, sizes.kv_heads, sizes.dim, dtype=cache_dtype) for _ in range(2)
     ]
     query = random(sizes, sum(queries), sizes.heads, sizes.dim)
     arguments = AttentionArguments(query, caches[0], caches[1], spans, Scoring(sizes.dim**-0.5))
@@ -98,6 +114,7 @@ def _rivals(sizes: Sizes, lens: Lens, arguments: AttentionArguments) -> dict[str
     found: dict[str, Callable[[], Call]] = {
         name: partial(_backend, name, sizes, arguments) for name in _BACKENDS
     }
+    found[_DESCRIPTORS] = partial(_by_descriptors, arguments)
     return found | {name: partial(_in_one_piece, sizes, lens, kind) for name, kind in _IN_ONE_PIECE.items()}
 
 
@@ -107,6 +124,24 @@ def _backend(name: str, sizes: Sizes, arguments: AttentionArguments) -> Call:
     demand = backends.Demand(arguments.device, dtype, cache_dtype, sizes.heads, sizes.kv_heads, sizes.dim)
     attend = backends.choose(name, demand).attend
     return lambda: attend(arguments)
+
+
+def _by_descriptors(arguments: AttentionArguments) -> Call:
+    """Our own, with the cache read through tensor descriptors, as if that had been measured to be faster."""
+    device = arguments.device
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0):
+        raise backends.Unsupported("tensor descriptors need compute capability 9.0")
+    from penstock_kernels.gpu import cache_descriptors
+    from penstock_kernels.gpu.tiles import processor
+
+    given = (arguments.query, arguments.key_cache, arguments.value_cache, arguments.spans, arguments.scoring)
+    names = frozenset({processor(device).name})
+
+    def attend() -> torch.Tensor:
+        with mock.patch.object(cache_descriptors, "MEASURED_FASTER", names):
+            return paged_attention(*given)
+
+    return attend
 
 
 def _in_one_piece(sizes: Sizes, lens: Lens, kind: SDPBackend) -> Call:

@@ -48,6 +48,8 @@ class Sizes(NamedTuple):
     kv_heads: int
     dim: int
     block: int
+    # Positions of a block that holds whole tiles of keys.
+    large_block: int
     hidden: int
     inner: int
     vocab: int
@@ -87,6 +89,7 @@ REAL = Sizes(
     kv_heads=8,
     dim=128,
     block=16,
+    large_block=128,
     hidden=4096,
     inner=14336,
     vocab=128256,
@@ -115,6 +118,7 @@ TINY = Sizes(
     kv_heads=2,
     dim=32,
     block=16,
+    large_block=32,
     hidden=64,
     inner=32,
     vocab=64,

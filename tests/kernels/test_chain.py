@@ -49,7 +49,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """One launch of each kernel, as on a device where the chain was measured to be faster."""
     monkeypatch.setattr(chain, "MEASURED_FASTER", {processor(torch.device("meta")).name})
     found: dict[str, Any] = {}
-    with resources._recording("sm_90") as launched:
+    with resources.recording(resources.CAPABILITIES["sm_90"][1]) as launched:
         for case in CASES:
             resources.CASES[case]()
     for kernel, args, kwargs in launched:

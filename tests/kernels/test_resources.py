@@ -66,12 +66,33 @@ def test_prefill_on_hopper_keeps_three_tiles_or_more(table: dict[str, Any]) -> N
     rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
     few = {row["case"] for row in rows if row["buffers"] < 3 or row["num_warps"] != 8}
     # More rows of 512 numbers spill, and fewer leave the matrix units of Hopper unused.
-    assert few == {"prefill 128 fp32", "prefill 512"}
+    assert few == {"prefill 128 fp32", "prefill 512", "prefill 512 by descriptors"}
 
 
 def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
     rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
-    assert {row["case"] for row in rows if not row["hgmma"]} == {"prefill 128 fp32", "prefill 512"}
+    few = {row["case"] for row in rows if not row["hgmma"]}
+    assert few == {"prefill 128 fp32", "prefill 512", "prefill 512 by descriptors"}
+
+
+def test_descriptors_load_tiles_ahead_and_take_no_product_from_the_matrix_units(
+    table: dict[str, Any],
+) -> None:
+    """Keys and values of each tile in flight, and those that the loop loads; others have none."""
+    rows = _rows(table, "_prefill_attention_kernel")
+    described = [row for row in rows if row["case"].endswith(" by descriptors")]
+    assert len(described) >= 9
+    assert [row for row in described if row["tiles_loaded"] < 2 * row["num_stages"]] == []
+    assert [row for row in table["rows"] if row["tiles_loaded"] and row not in described] == []
+    hgmma = {row["case"]: row["hgmma"] for row in rows if row["capability"] == "sm_90"}
+    for case in (
+        "prefill 128",
+        "prefill 128 fp8",
+        "prefill 128 window",
+        "prefill 64 sinks",
+        "prefill 256 soft cap",
+    ):
+        assert hgmma[f"{case} by descriptors"] == hgmma[case]
 
 
 def test_prompts_of_recurrent_layers_use_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:

@@ -196,7 +196,8 @@ class FakeGpu:
         from triton.runtime.jit import JITFunction
 
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-            given = [*args, *options.values()]
+            # A tensor descriptor has its tensor inside.
+            given = [getattr(value, "base", value) for value in (*args, *options.values())]
             self.ops.launch([value for value in given if isinstance(value, torch.Tensor)])
             seen = self.compiled if warmup else self.launched
             seen.add(variant_of(kernel, tuple(map(_standing_in, args)), options))

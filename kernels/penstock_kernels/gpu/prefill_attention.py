@@ -5,6 +5,8 @@ which only the first and the last need masks:
 
     positions   0 ..... window or chunk start .. first query of the tile ... last query
     phase                  | left, masked |   middle, all visible   |  diagonal, masked  |
+
+The middle, which is nearly all of a long prompt, can be read through tensor descriptors (`cache_descriptors`).
 """
 
 import torch
@@ -23,26 +25,34 @@ from penstock_kernels.gpu.attention_math import (
     score,
     store_result,
 )
+from penstock_kernels.gpu.cache_descriptors import cache_descriptors, load_tile
 from penstock_kernels.gpu.tiles import Tile, prefill_tile, processor
 
 
 @triton.jit
 def _attend(
-    query, slopes, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, end_tile,
-    query_positions, columns, context_len, stride_block, stride_token, scale, soft_cap, reach, DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, MASKED: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SLOPES: tl.constexpr,
+    query, slopes, accumulated, largest, total, key_ptr, value_ptr, key_descriptor, value_descriptor, kv_head,
+    table_ptr, first_tile, end_tile, query_positions, columns, context_len, stride_block, stride_token, scale,
+    soft_cap, reach, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr, HAS_SLOPES: tl.constexpr,
 ):  # fmt: skip
-    """Fold the tiles of one phase."""
+    """Fold the tiles of one phase. `key_descriptor`, `value_descriptor`: descriptors, or None to read by pointers."""
     # The blocks of a tile are read one tile ahead, so that its keys and values can be fetched several tiles ahead.
-    blocks = blocks_of(table_ptr, first_tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS), context_len, BLOCK_SIZE)
+    # Through descriptors a tile is a part of one block.
+    offsets = tl.arange(0, BLOCK_KEYS) if key_descriptor is None else 0
+    blocks = blocks_of(table_ptr, first_tile * BLOCK_KEYS + offsets, context_len, BLOCK_SIZE)
     for tile in range(first_tile, end_tile):
         positions = tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS)
-        key = load_cached(key_ptr, blocks, positions, columns, context_len, stride_block, stride_token,
-                          BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
-        value = load_cached(value_ptr, blocks, positions, columns, context_len, stride_block, stride_token,
-                            BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
-        blocks = blocks_of(table_ptr, positions + BLOCK_KEYS, context_len, BLOCK_SIZE)
+        if key_descriptor is None:
+            key = load_cached(key_ptr, blocks, positions, columns, context_len, stride_block, stride_token,
+                              BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
+            value = load_cached(value_ptr, blocks, positions, columns, context_len, stride_block, stride_token,
+                                BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
+        else:
+            key = load_tile(key_descriptor, blocks, kv_head, tile, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM)
+            value = load_tile(value_descriptor, blocks, kv_head, tile, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM)
+        blocks = blocks_of(table_ptr, tile * BLOCK_KEYS + offsets + BLOCK_KEYS, context_len, BLOCK_SIZE)
         scores = score(query, key.to(query.dtype), scale, soft_cap, slopes, positions, query_positions,
                        HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
         if MASKED:
@@ -79,7 +89,7 @@ def _phases(first_position, last_position, reach, BLOCK_KEYS: tl.constexpr, HAS_
 def _prefill_attention_kernel(
     query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, slope_ptr, out_ptr,
     stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,
-    scale, soft_cap, reach, key_scale, value_scale, tile_ptr, num_kv_heads,
+    scale, soft_cap, reach, key_scale, value_scale, tile_ptr, num_kv_heads, key_descriptor, value_descriptor,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr, HAS_SINK: tl.constexpr, HAS_SLOPES: tl.constexpr,
@@ -114,15 +124,17 @@ def _prefill_attention_kernel(
     accumulated, largest, total = empty_softmax(BLOCK_ROWS, BLOCK_DIM)
     if HAS_WINDOW or HAS_CHUNK:
         accumulated, largest, total = _attend(
-            query, slopes, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, middle_tile,
-            query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, reach,
-            DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
+            query, slopes, accumulated, largest, total, key_ptr, value_ptr, None, None, kv_head, table_ptr,
+            first_tile, middle_tile, query_positions, columns, context_len, stride_block, stride_token,
+            scale * key_scale, soft_cap, reach, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_CHUNK,
+            HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
     accumulated, largest, total = _attend(
-        query, slopes, accumulated, largest, total, key_ptr, value_ptr, table_ptr, middle_tile, diagonal_tile,
-        query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, reach,
-        DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, False, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
+        query, slopes, accumulated, largest, total, key_ptr, value_ptr, key_descriptor, value_descriptor, kv_head,
+        table_ptr, middle_tile, diagonal_tile, query_positions, columns, context_len, stride_block, stride_token,
+        scale * key_scale, soft_cap, reach, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, False, HAS_WINDOW, HAS_CHUNK,
+        HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
     accumulated, largest, total = _attend(
-        query, slopes, accumulated, largest, total, key_ptr, value_ptr, table_ptr,
+        query, slopes, accumulated, largest, total, key_ptr, value_ptr, None, None, kv_head, table_ptr,
         tl.maximum(middle_tile, diagonal_tile), end_tile, query_positions, columns, context_len, stride_block,
         stride_token, scale * key_scale, soft_cap, reach, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW,
         HAS_CHUNK, HAS_SOFT_CAP, HAS_SLOPES)  # fmt: skip
@@ -142,6 +154,7 @@ def tile_for(given: AttentionArguments) -> Tile:
 def prefill_attention(call: AttentionCall, tiles: torch.Tensor) -> None:
     """Fills the rows of `call.out` that the tiles cover. tiles: [num_tiles, 2] int32 on the device, from
     `prefill_tiles` or `prefill_map`; -1 for idle ones."""
+    tile = tile_for(call.given)
     _prefill_attention_kernel[(tiles.shape[0] * call.num_kv_heads,)](
-        *call.arguments(), tiles, call.num_kv_heads, **call.constants(tile_for(call.given))
+        *call.arguments(), tiles, call.num_kv_heads, *cache_descriptors(call, tile), **call.constants(tile)
     )

@@ -71,8 +71,8 @@ def _make_masks_bool() -> None:
             return mask
         return interpreter.TensorHandle(mask.data.astype(np.bool_), tl.int1)
 
-    def load(self: Any, pointers: Any, mask: Any, *more: Any) -> Any:
-        return plain_load(self, pointers, as_bool(mask), *more)
+    def load(self: Any, pointers: Any, mask: Any, *more: Any, **named: Any) -> Any:
+        return plain_load(self, pointers, as_bool(mask), *more, **named)
 
     def store(self: Any, pointers: Any, value: Any, mask: Any, *more: Any) -> Any:
         return plain_store(self, pointers, value, as_bool(mask), *more)

@@ -15,6 +15,9 @@ from penstock_kernels import (
     paged_attention,
     reference,
 )
+from penstock_kernels.base.devices import runs_kernels
+from penstock_kernels.gpu.tiles import processor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 DECODES = [(1, 1), (1, 63), (1, 80), (1, 1000)]
 MANY_TINY = [(1, 1 + i % 5) for i in range(10)]
@@ -197,6 +200,70 @@ def test_layers_share_one_work_map(device: torch.device) -> None:
     kept = dict(spans._shared)
     assert torch.equal(paged_attention(*arguments), first)
     assert all(spans._shared[key] is value for key, value in kept.items())
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> list[TensorDescriptor]:
+    """Prompts read the cache through descriptors, as where that was measured to be faster: those that were made."""
+    if not runs_kernels(device):
+        pytest.skip("descriptors are arguments of kernels")
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0):
+        pytest.skip("descriptors need sm_90")
+    place, made = "penstock_kernels.gpu.cache_descriptors", list[TensorDescriptor]()
+
+    def make(*arguments: Any) -> TensorDescriptor:
+        made.append(TensorDescriptor(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(f"{place}.MEASURED_FASTER", {processor(device).name})
+    monkeypatch.setattr(f"{place}.TensorDescriptor", make)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        (Shape(block_size=128, dtype=torch.float16), {}),
+        (Shape(3, 1, 80, 128, torch.bfloat16), {"soft_cap": 20.0}),
+        (Shape(4, 2, 128, 256, torch.bfloat16, torch.float8_e4m3fn), {}),
+        (Shape(2, 2, 64, 128, torch.float16), {"window": 100}),
+        (Shape(2, 1, 128, 64, torch.float16), {"chunk": 150}),
+        (Shape(8, 1, 256, 128, torch.bfloat16), {}),
+    ],
+    ids=lambda given: (
+        f"{given.dim}-{given.dtype}-{given.block_size}" if isinstance(given, Shape) else str(given)
+    ),
+)
+def test_descriptors_of_the_cache_change_no_bit(
+    shape: Shape, options: dict[str, Any], described: list[TensorDescriptor], monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+) -> None:  # fmt: skip
+    """In blocks that hold whole tiles, whose last positions are no numbers."""
+    case = Case(shape, [(9, 9), (40, 290), (33, 513), (1, 80), (130, 256)], device)
+    given = (case.query, case.key_cache, case.value_cache, case.spans(), Scoring(shape.dim**-0.5, **options))
+    found = paged_attention(*given)
+    assert [it.base.data_ptr() for it in described] == [it.data_ptr() for it in given[1:3]]
+    assert_close(found, case.expected(given[-1].scale, **options), 4)
+    monkeypatch.setattr("penstock_kernels.gpu.cache_descriptors.MEASURED_FASTER", set())
+    assert torch.equal(paged_attention(*given), found)
+    assert len(described) == 2
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(block_size=16, dtype=torch.float16),
+        Shape(block_size=48, dtype=torch.float16),
+        Shape(block_size=128, dtype=torch.float32),
+        Shape(dim=20, block_size=128, dtype=torch.float16),
+    ],
+    ids=["small blocks", "tiles in two blocks", "float32", "heads that are not aligned"],
+)
+def test_what_descriptors_do_not_take_is_read_by_pointers(
+    shape: Shape, described: list[TensorDescriptor], device: torch.device
+) -> None:
+    check(Case(shape, [(9, 200)], device))
+    assert described == []
 
 
 @pytest.mark.parametrize(
