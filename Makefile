@@ -145,13 +145,18 @@ peers: setup ## run what other projects test servers with, and write the table o
 # come in the order of tests/conftest.py, not by their numbers of tests. What only the tests of Python need is fetched while
 # those of Rust are compiled: one takes the network, the other the processors.
 FETCHED := $(MAKE) --no-print-directory browser clients packers ray
+# The variants of kernels that shards launched in the tests are written here; what no case of a kernel has is compiled last.
+VARIANTS := $(CURDIR)/target/variants
+COMPILER := PYTHONPATH=$(if $(TRITON),target/triton-$(TRITON):)tests TRITON_CACHE_DIR=target/triton CUDA_VISIBLE_DEVICES= \
+	$(BIN)/python -m kernel_variants.compiler
 .PHONY: test
 test: setup schema-suite ## every test that needs no GPU: Rust, then Python
-	@mkdir -p target; failed=0; fetching=; trap 'kill $$fetching 2> /dev/null || true' EXIT; \
+	@rm -rf $(VARIANTS); mkdir -p $(VARIANTS); failed=0; fetching=; trap 'kill $$fetching 2> /dev/null || true' EXIT; \
 	$(FETCHED) > target/fetched.log 2>&1 & fetching=$$!; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
 	wait $$fetching || failed=1; cat target/fetched.log; \
-	$(BIN)/python -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
+	PENSTOCK_VARIANTS=$(VARIANTS) $(BIN)/python -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
+	[ ! -e $(VARIANTS)/cases.txt ] || $(COMPILER) --beside $(VARIANTS)/cases.txt $(VARIANTS)/served-*.txt || failed=1; \
 	rust=$$(awk '/^test result:/ { sum += $$4 } END { print sum + 0 }' target/rust-tests.log); \
 	python=$$(tail -n 1 target/python-tests.log | tr -d '='); \
 	echo; echo "Rust:   $$rust passed"; echo "Python:$$python"; \
@@ -192,11 +197,16 @@ test-gpu: setup ## the tests that need a GPU, and those of the whole server on i
 	PENSTOCK_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/e2e
 
 # What compiles once is found again in target/triton.
+SERVING := tests/server/test_warm_up.py tests/server/test_warm_up_drafts.py tests/server/test_capture.py \
+	tests/server/test_capture_drafts.py tests/server/test_gpu_activations.py tests/server/test_measured_models.py
 .PHONY: variants
 variants: setup ## compile every variant of every kernel that the tests launch, for each kind of GPU; takes an hour or so; TRITON=3.6.0 for another Triton
+	@rm -rf $(VARIANTS); mkdir -p $(VARIANTS)
 	$(if $(TRITON),$(BIN)/python -m pip install --quiet --no-deps --upgrade --target target/triton-$(TRITON) triton==$(TRITON))
 	PENSTOCK_COMPILE_ALL=1 PENSTOCK_TRITON=$(if $(TRITON),$(CURDIR)/target/triton-$(TRITON)) $(BIN)/python -m pytest \
 		tests/kernels/test_cases.py::test_every_variant_compiles_without_a_spill $(if $(TRITON),,tests/kernels/test_resources.py)
+	PENSTOCK_VARIANTS=$(VARIANTS) $(BIN)/python -m pytest -m 'not gpu' $(SERVING)
+	for capability in 80 89 90 100; do $(COMPILER) --all --capability $$capability $(VARIANTS)/served-*.txt; done
 
 .PHONY: check
 check: setup ## formatting, lints and types

@@ -1,6 +1,7 @@
 """Shared by all tests: tiny models, made once per session."""
 
 import gc
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Where `make test` asks for them: the variants of kernels that shards launched in this process, in a file."""
+    folder, recorder = os.environ.get("PENSTOCK_VARIANTS"), sys.modules.get("kernel_variants.recorder")
+    if folder and recorder and recorder.SERVED:
+        recorder.write(recorder.SERVED, Path(folder) / f"served-{os.getpid()}.txt")
 
 
 class SavedModel(NamedTuple):

@@ -1,11 +1,11 @@
 """Compiles variants ahead of time, in processes side by side: what a GPU would have to run.
 
-    python -m kernel_variants.compiler FILE [--capability 90] [--all]
+    python -m kernel_variants.compiler FILE … [--capability 90] [--all | --beside FILE]
 
-FILE has one variant a line, as `recorder.write` makes it. Prints what does not compile, does not fit or spills, and
+A FILE has one variant a line, as `recorder.write` makes it. Prints what does not compile, does not fit or spills, and
 fails if there is any. Without --all, of the variants of each kernel only so many are compiled that every type,
-alignment, constant and option occurs. Must not run under the interpreter. What Triton has compiled before it finds in
-TRITON_CACHE_DIR.
+alignment, constant and option occurs; with --beside, that every trait occurs which none of those in that file has. Must
+not run under the interpreter. What Triton has compiled before it finds in TRITON_CACHE_DIR.
 """
 
 import argparse
@@ -13,10 +13,11 @@ import importlib
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import triton
 from triton.compiler import ASTSource
@@ -57,19 +58,32 @@ def possible_on(variants: Iterable[Variant], capability: int) -> list[Variant]:
 
 def covering(variants: Iterable[Variant]) -> list[Variant]:
     """For each kernel, few variants that together have every fact of all: a greedy, deterministic choice."""
-    by_kernel: dict[str, list[Variant]] = defaultdict(list)
+    return _covering(variants, Variant.facts, [])
+
+
+def covering_beside(variants: Iterable[Variant], others: Iterable[Variant]) -> list[Variant]:
+    """Few variants that have every trait which only these have, as `others` are compiled elsewhere."""
+    return _covering(variants, Variant.traits, others)
+
+
+def _covering(
+    variants: Iterable[Variant],
+    properties: Callable[[Variant], frozenset[tuple[object, ...]]],
+    others: Iterable[Variant],
+) -> list[Variant]:
+    known: dict[str, set[tuple[object, ...]]] = defaultdict(set)
+    for variant in others:
+        known[variant.kernel] |= properties(variant)
+    by_kernel: dict[str, dict[Variant, frozenset[tuple[object, ...]]]] = defaultdict(dict)
     for variant in sorted(set(variants), key=repr):
-        by_kernel[variant.kernel].append(variant)
-    return [variant for group in by_kernel.values() for variant in _covering(group)]
-
-
-def _covering(group: list[Variant]) -> list[Variant]:
-    missing = frozenset[tuple[object, ...]]().union(*(variant.facts() for variant in group))
+        by_kernel[variant.kernel][variant] = properties(variant)
     chosen = []
-    while missing:
-        best = max(group, key=lambda variant: len(variant.facts() & missing))
-        chosen.append(best)
-        missing -= best.facts()
+    for kernel, group in by_kernel.items():
+        missing = set().union(*group.values()) - known[kernel]
+        while missing:
+            best = max(group, key=lambda variant: len(group[variant] & missing))
+            chosen.append(best)
+            missing -= group[best]
     return chosen
 
 
@@ -81,6 +95,18 @@ def complaints(variants: Iterable[Variant], capability: int, processes: int | No
 
 
 def _complaint(variant: Variant, capability: int) -> str | None:
+    return compile_variant(variant, capability, _SHARED_BYTES[capability]).complaint
+
+
+class Outcome(NamedTuple):
+    """What became of a variant: what is wrong with it, or the registers of a thread."""
+
+    complaint: str | None
+    registers: int = 0
+
+
+def compile_variant(variant: Variant, capability: int, shared_bytes: int) -> Outcome:
+    """`shared_bytes`: the most that a program of such a device may have."""
     kernel = getattr(importlib.import_module(variant.module), variant.kernel)
     source = ASTSource(
         kernel,
@@ -91,28 +117,38 @@ def _complaint(variant: Variant, capability: int) -> str | None:
     try:
         compiled = triton.compile(source, target=target(capability), options=dict(variant.options))
     except Exception as error:  # a pass of the compiler may raise anything
-        return f"does not compile: {variant.label}\n{error}"
+        return Outcome(f"does not compile: {variant.label}\n{error}")
     shared = compiled.metadata.shared
-    if shared > _SHARED_BYTES[capability]:
-        return f"takes {shared} bytes of shared memory: {variant.label}"
-    spilled = Cubin(compiled.asm["cubin"]).spill_bytes
-    return f"spills {spilled} bytes: {variant.label}" if spilled else None
+    if shared > shared_bytes:
+        return Outcome(f"takes {shared} bytes of shared memory: {variant.label}")
+    cubin = Cubin(compiled.asm["cubin"])
+    spilled = cubin.spill_bytes
+    return Outcome(f"spills {spilled} bytes: {variant.label}" if spilled else None, cubin.registers)
+
+
+def _chosen(recorded: list[Variant], is_all: bool, beside: Path | None) -> list[Variant]:
+    if is_all:
+        return recorded
+    return covering(recorded) if beside is None else covering_beside(recorded, read(beside))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--capability", type=int, choices=_SHARED_BYTES, default=90)
-    parser.add_argument("--all", action="store_true")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true")
+    which.add_argument("--beside", type=Path)
     arguments = parser.parse_args()
-    recorded = possible_on(read(arguments.file), arguments.capability)
-    variants = recorded if arguments.all else covering(recorded)
-    found = complaints(variants, arguments.capability)
-    sys.stdout.write("".join(f"{complaint}\n" for complaint in found))
+    found = {variant for file in arguments.files for variant in read(file)}
+    recorded = possible_on(sorted(found, key=repr), arguments.capability)
+    variants = _chosen(recorded, arguments.all, arguments.beside)
+    bad = complaints(variants, arguments.capability)
+    sys.stdout.write("".join(f"{complaint}\n" for complaint in bad))
     sys.stdout.write(
-        f"sm_{arguments.capability}: {len(variants)} of {len(recorded)} variants, {len(found)} bad\n"
+        f"sm_{arguments.capability}: {len(variants)} of {len(recorded)} variants, {len(bad)} bad\n"
     )
-    return 1 if found else 0
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

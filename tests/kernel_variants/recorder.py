@@ -10,6 +10,9 @@ import torch
 
 from kernel_variants.variant import Variant, from_line, to_line, variant_of
 
+# What shards launched in this process, by any of its tests. `make test` has it written at the end, and compiles it.
+SERVED: set[Variant] = set()
+
 
 @contextmanager
 def recording() -> Iterator[set[Variant]]:
@@ -48,7 +51,10 @@ def recording_only() -> Iterator[set[Variant]]:
         mock.patch.object(torch, "empty", zeros),
         mock.patch("penstock_kernels.base.devices.INTERPRETS", True),
     ):
-        yield seen
+        try:
+            yield seen
+        finally:
+            SERVED.update(seen)
 
 
 def write(variants: set[Variant], path: Path) -> None:

@@ -4,7 +4,9 @@ What depends on the arguments is asked of Triton itself: the type of each, wheth
 the constants, and the options of the launch.
 """
 
+import importlib
 import json
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 _WARP = 32
-_OPTIONS = ("num_warps", "num_stages")
+_OPTIONS = ("num_warps", "num_stages", "launch_pdl")
 _UNSPECIALISED = ("do_not_specialize", "do_not_specialize_on_alignment")
 
 
@@ -38,13 +40,37 @@ class Variant(NamedTuple):
         divisible = [self.signature[number][0] for number in self.divisible]
         return f"{self.kernel} {constants} {types} divisible: {divisible} {dict(self.options)}"
 
+    def is_current(self) -> bool:
+        """Whether the kernel is there, and has these parameters, since a variant may have been recorded long ago."""
+        try:
+            kernel = getattr(importlib.import_module(self.module), self.kernel, None)
+        except ImportError:
+            return False
+        return kernel is not None and kernel.arg_names == [name for name, _ in self.signature]
+
     def facts(self) -> frozenset[tuple[Any, ...]]:
         """The properties that can each make a compiler fail: types, alignments, constants and options, one by one."""
+        return self._properties(lambda _number, value: (value,))
+
+    def traits(self) -> frozenset[tuple[Any, ...]]:
+        """The facts, but of sizes of a model only what the compiler looks at: powers of two, and multiples of 16. Tiny
+        models have sizes that no other model has."""
+        return self._properties(self._trait)
+
+    def _trait(self, number: int, value: Any) -> tuple[Any, ...]:
+        if type(value) is not int or self.signature[number][0].startswith("BLOCK"):
+            return (value,)
+        return value & value - 1 == 0, value % 16 == 0
+
+    def _properties(self, of_constant: Callable[[int, Any], tuple[Any, ...]]) -> frozenset[tuple[Any, ...]]:
         kinds = [
             ("type", name, kind, number in self.divisible)
             for number, (name, kind) in enumerate(self.signature)
         ]
-        values = [("constant", number, type(value).__name__, value) for number, value in self.constants]
+        values = [
+            ("constant", number, type(value).__name__, *of_constant(number, value))
+            for number, value in self.constants
+        ]
         return frozenset([*kinds, *values, *self.options])
 
 

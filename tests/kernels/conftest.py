@@ -66,13 +66,13 @@ class InterpretedCases:
         return self._runs[file]
 
     def variants(self) -> Path:
-        """A file with the variants of all cases."""
+        """A file with the variants of all cases; in the folder PENSTOCK_VARIANTS, if there is one."""
         for file in CASE_FILES:
             self.run(file)
         recorded = {
             line for path in self._folder.glob("*.py.txt") for line in path.read_text().splitlines(True)
         }
-        merged = self._folder / "all.txt"
+        merged = Path(os.environ.get("PENSTOCK_VARIANTS") or self._folder) / "cases.txt"
         merged.write_text("".join(sorted(recorded)))
         return merged
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from driver import engine_config, opened_both
+from kernel_variants.recorder import SERVED
 from kernel_variants.variant import Variant, variant_of
 from penstock_kernels.gpu.tiles import SHARED_HOPPER, processor
 from penstock_server.engine.engine import Engine
@@ -70,6 +71,7 @@ class FakeGpu:
             stack.enter_context(self.ops)
             yield
         processor.cache_clear()
+        SERVED.update(self.compiled, self.launched)
 
     def engine(self, folder: Path, is_compiled: bool = False, **options: Any) -> Engine:
         """A shard's engine, loaded as on a GPU; weights and outcomes have no numbers.
@@ -129,6 +131,7 @@ class FakeGpu:
             self._patch.setattr(
                 module, "load_weights", lambda model, _file, device, *_: allocate(model, device)
             )
+        self._patch.setattr(read_model, "fill_with_noise", allocate)
         self._patch.setattr(eagle, "_token_ids", lambda head, _size: torch.arange(head.draft_vocab_size))
         plain = torch.tensor
 
