@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -109,9 +110,15 @@ def test_a_kill_loses_no_line_and_the_next_run_measures_what_is_missing(rehearsa
 
 @pytest.mark.timeout(400)
 def test_every_part_measures_what_it_is_for(rehearsal: Rehearsal) -> None:
-    assert {"machine", "import grpc", "start launcher", "best rates", "compile silu_mul"} <= rehearsal.names(
-        1
-    )
+    assert {
+        "machine",
+        "import grpc",
+        "start launcher",
+        "best rates",
+        "compile rms_norm 4096",
+    } <= rehearsal.names(1)
+    assert "variants of tiny, graphs" in rehearsal.names(1)
+    assert any(name.startswith("compile _") for name in rehearsal.names(1))
     assert any("test_embedding" in name for name in rehearsal.names(2))
     assert rehearsal.names(3) == {"delta rule, 2 x 1 tokens", "delta rule by rows, 2 x 1 tokens"}
     engines = ("graphs", "chained", "fp8 cache", "no graphs")
@@ -239,6 +246,22 @@ def test_wheels_are_unpacked_by_version_of_python(tmp_path: Path) -> None:
     found = {str(path.relative_to(tmp_path / "carried")) for path in tmp_path.glob("carried/*/**/*.*")}
     assert found == {"cp312/one/core.so", "any/two.py", "any/three.py"}
     assert os.access(tmp_path / "carried/cp312/one/core.so", os.X_OK)
+
+
+def test_recorded_variants_are_carried_but_of_kernels_that_are_gone(tmp_path: Path) -> None:
+    kernel = ["penstock_kernels.gpu.noise", "_noise_kernel", [["x_ptr", "*fp32"]], [], [], []]
+    (tmp_path / "cases.txt").write_text(json.dumps(kernel) + "\n")
+    target = tmp_path / "carried" / "variants.txt"
+    assert pack.save_variants(tmp_path, target) == 0
+    assert not target.exists()
+    from kernel_variants.recorder import read, recording_only, write
+    from penstock_kernels import silu_mul
+
+    with recording_only() as seen:
+        silu_mul(torch.zeros(2, 80))
+    write(seen, tmp_path / "served-1.txt")
+    assert pack.save_variants(tmp_path, target) == 1
+    assert set(read(target)) == seen
 
 
 # Python loads it first: what a bare machine lacks and nobody carries cannot be imported.

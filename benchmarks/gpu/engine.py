@@ -6,7 +6,7 @@ its flop at the rate of a product, both measured in the same run.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,21 +52,29 @@ REAL = Sizes(
 TINY = Sizes("tiny", (), (4, 1), 64, 8, (64,), (2,), 6, (2, 3))
 
 
+def settings(rehearse: bool) -> list[tuple[str, Setting, bool]]:
+    """The engines of this part: what is special about each, its setting, and whether kernels are chained."""
+    sizes = TINY if rehearse else REAL
+    main = Setting(sizes.model, max(sizes.streams), max(sizes.prompts) + 2 * sizes.steps)
+    can_chain = rehearse or torch.cuda.get_device_capability() >= (9, 0)
+    return [
+        ("graphs", main, False),
+        *([("chained", main, True)] if can_chain else []),
+        ("fp8 cache", replace(main, cache_dtype="fp8"), False),
+        ("no graphs", replace(main, graphs=False), False),
+        *(("graphs", replace(main, model=model), False) for model in sizes.others),
+    ]
+
+
 def run(run: Run) -> None:
     sizes = TINY if run.rehearse else REAL
-    main = Setting(sizes.model, max(sizes.streams), max(sizes.prompts) + 2 * sizes.steps)
-    _measure(run, "graphs", main, sizes)
-    if run.rehearse or torch.cuda.get_device_capability() >= (9, 0):
-        with _chaining(run.device):
-            _measure(run, "chained", main, sizes)
-    _measure(run, "fp8 cache", replace(main, cache_dtype="fp8"), sizes)
-    _measure(run, "no graphs", replace(main, graphs=False), sizes)
-    for model in sizes.others:
-        _measure(run, "graphs", replace(main, model=model), sizes)
+    for title, setting, is_chained in settings(run.rehearse):
+        with chaining(run.device) if is_chained else nullcontext():
+            _measure(run, title, setting, sizes)
 
 
 @contextmanager
-def _chaining(device: str) -> Iterator[None]:
+def chaining(device: str) -> Iterator[None]:
     """Kernels are set up while the one before them ends, as if that had been measured to be faster; on a GPU."""
     if device == "cpu":
         yield

@@ -1,7 +1,8 @@
 """Packs what a bare machine needs into one archive: `python -m benchmarks.gpu.pack` (`make gpu-pack`).
 
 In it are the sources, the programs and the op in C that were built here, wheels of what a shard and the tests import,
-unpacked, and tiny models that the tests would have made with transformers. torch, Triton and Python are the machine's.
+unpacked, tiny models that the tests would have made with transformers, and which variants of kernels the last `make
+test` launched, if it was run. torch, Triton and Python are the machine's.
 """
 
 import argparse
@@ -70,9 +71,11 @@ def main() -> int:
         copy_library(tree)
         wheels = unpack_wheels(download(names, chosen.python, ROOT / "target" / "gpu-wheels"), carried)
         save_models(carried / "models")
+        num_variants = save_variants(ROOT / "target" / "variants", carried / "variants.txt")
         manifest = {"commit": commit_of(ROOT), "wheels": wheels, "glibc": platform.libc_ver()[1]}
         size = write_archive(tree, manifest, chosen.out)
     print(f"{chosen.out}: {size / 2**20:.1f} MiB of the {MOST_BYTES / 2**20:.0f} that may be carried")
+    print(f"  {num_variants} variants of kernels, from the last `make test`")
     for wheel in wheels:
         print(f"  {wheel}")
     return 0 if size <= MOST_BYTES else 1
@@ -155,6 +158,19 @@ def save_models(folder: Path) -> None:
     recipes = [(family, options) for family, options, _ in (*test_engine.CASES, *test_engine.FP8_CASES)]
     for family, options in [*recipes, ("llama", {})]:
         tiny_model.save(folder / folder_name(family, options), tiny_model.TinyModel(family, options), "5GB")
+
+
+def save_variants(recorded: Path, target: Path) -> int:
+    """Those of kernels that still have the same parameters. Returns their number."""
+    found = {line for path in recorded.glob("*.txt") for line in path.read_text().splitlines()}
+    sys.path.append(str(ROOT / "tests"))
+    from kernel_variants.variant import from_line
+
+    kept = sorted(line for line in found if from_line(line).is_current())
+    if kept:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("".join(f"{line}\n" for line in kept))
+    return len(kept)
 
 
 def write_archive(tree: Path, manifest: Mapping[str, object], out: Path) -> int:
