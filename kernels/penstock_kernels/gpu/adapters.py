@@ -162,7 +162,9 @@ def add_adapters(
     width = max(adapters.max_rank, rows.room, 1)
     shrunk = torch.empty(shape.num_splits, num_rows, width, dtype=torch.float32, device=x.device)
     _shrink(x, found, adapters, shrunk, shape)
-    block_columns = 128 if x.element_size() == 2 else 32
+    # Wider tiles spill: of float32, and on sm_100 where there is one column.
+    most_columns = 128 if x.element_size() == 2 else 32
+    block_columns = min(most_columns, max(triton.next_power_of_2(num_columns), 16))
     _expand_kernel[(len(found.tiles), triton.cdiv(num_columns, block_columns))](
         output,
         found.order,

@@ -190,7 +190,8 @@ def row_delta_rule_in_chunks(
         KEY_DIM=key_dim,
         BLOCK_KEY=padded,
         CHUNK=ROW_CHUNK,
-        # No kind of device spills with these, with any Triton: for keys of 32 numbers both 4 and 8 spill on some.
-        num_warps={16: 4, 32: 2}.get(padded, 8),
+        # No kind of device spills with these, with any Triton: for keys of 32 numbers both 4 and 8 spill on some, for
+        # shorter ones on sm_80.
+        num_warps={16: 16, 32: 2}.get(padded, 8),
     )
     carry_rows(value, work, state, spans, found.bounds, out)
