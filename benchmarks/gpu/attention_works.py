@@ -7,6 +7,7 @@ from unittest import mock
 import torch
 from penstock_kernels import AttentionSpans, Scoring, backends, paged_attention
 from penstock_kernels.base.attention_spans import AttentionArguments
+from penstock_kernels.gpu.tiles import Tile
 from penstock_server.engine.token_tree import ROOT, TokenTree
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -23,6 +24,12 @@ _BACKENDS = tuple(name for name in backends.NAMES if name not in _OURS)
 _IN_ONE_PIECE = {
     "PyTorch's FlashAttention": SDPBackend.FLASH_ATTENTION,
     "cuDNN in PyTorch": SDPBackend.CUDNN_ATTENTION,
+}
+# Our own in other tiles, by the function that chooses one: rows, keys, warps and stages. None of them spills on sm_90
+# with heads of 128. Two programs of the first fit on a multiprocessor of Hopper; those of decodes load further ahead.
+_TILES = {
+    "prefill_attention.prefill_tile": (Tile(64, 64, 4, 3), Tile(128, 32, 8, 5), Tile(64, 128, 4, 2)),
+    "decode_attention.decode_tile": (Tile(16, 32, 4, 5), Tile(16, 64, 4, 4), Tile(16, 64, 8, 3)),
 }
 Lens = list[tuple[int, int]]
 # The last token of a sequence and a tree of seven drafts, two after each: what each token sees, as kernels take it.
@@ -44,6 +51,12 @@ def cases(sizes: Sizes) -> list[Case]:
         (f"decode {longest} beside {others} x {short}", [(1, longest)] + [(1, short)] * others, BF16),
         (f"drafts of 8, {streams} x {context}", [(8, context)] * streams, BF16),
     ]
+    in_tiles = {
+        name: tuple(map(_name_of, tiles))
+        for name, tiles in zip(
+            (f"prefill {tokens} of {end}", f"decode {streams} x {context}"), _TILES.values(), strict=True
+        )
+    }
     # No other implementation takes trees.
     tree = Case(
         f"a tree of {len(_TREE)}, {streams} x {context}",
@@ -61,7 +74,12 @@ def cases(sizes: Sizes) -> list[Case]:
     ]
     return [
         *(
-            Case(name, partial(_work, sizes, lens, dtype), _TESTS, _rival_names(lens, dtype))
+            Case(
+                name,
+                partial(_work, sizes, lens, dtype),
+                _TESTS,
+                (*_rival_names(lens, dtype), *in_tiles.get(name, ())),
+            )
             for name, lens, dtype in found
         ),
         tree,
@@ -115,6 +133,8 @@ def _rivals(sizes: Sizes, lens: Lens, arguments: AttentionArguments) -> dict[str
         name: partial(_backend, name, sizes, arguments) for name in _BACKENDS
     }
     found[_DESCRIPTORS] = partial(_by_descriptors, arguments)
+    for chooser, tiles in _TILES.items():
+        found |= {_name_of(tile): partial(_in_tiles, chooser, tile, arguments) for tile in tiles}
     return found | {name: partial(_in_one_piece, sizes, lens, kind) for name, kind in _IN_ONE_PIECE.items()}
 
 
@@ -124,6 +144,21 @@ def _backend(name: str, sizes: Sizes, arguments: AttentionArguments) -> Call:
     demand = backends.Demand(arguments.device, dtype, cache_dtype, sizes.heads, sizes.kv_heads, sizes.dim)
     attend = backends.choose(name, demand).attend
     return lambda: attend(arguments)
+
+
+def _name_of(tile: Tile) -> str:
+    return f"tiles of {tile.rows} x {tile.keys}, {tile.num_warps} warps, {tile.num_stages} stages"
+
+
+def _in_tiles(chooser: str, tile: Tile, arguments: AttentionArguments) -> Call:
+    """Our own, with another choice of the tile."""
+    given = (arguments.query, arguments.key_cache, arguments.value_cache, arguments.spans, arguments.scoring)
+
+    def attend() -> torch.Tensor:
+        with mock.patch(f"penstock_kernels.gpu.{chooser}", return_value=tile):
+            return paged_attention(*given)
+
+    return attend
 
 
 def _by_descriptors(arguments: AttentionArguments) -> Call:
