@@ -147,8 +147,9 @@ _TAIL = """
 - **Weights** are read from safetensors, fused or split, and converted to `--dtype` on the way, a slice at a time.
   Names without their first part are found, too, as in a folder that was saved without the head. A tensor that holds
   NaN or infinity is refused. On a CPU, what is stored in `--dtype` already is not read but mapped: it is checked, and
-  stays in the file's pages, which all shards share and the system may take back. Replace such a file only by renaming
-  another into its place: one that shrinks while it is served ends the shards.
+  stays in the file's pages, which all shards share and the system may take back; they are large ones where the system
+  can do it ([sizing-and-tuning.md](sizing-and-tuning.md#cpus)). Replace such a file only by renaming another into its
+  place: one that shrinks while it is served ends the shards.
 - **`generation_config.json`**: what ends a sequence is always read from it (else from `config.json`); how to sample is
   the default of OpenAI's and Anthropic's routes (`--generation-config`, [parameters.md](parameters.md)).
 - **`--load-format dummy`** fills the model with noise and reads no weights: for measuring.

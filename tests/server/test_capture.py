@@ -140,9 +140,9 @@ def test_a_step_with_adapters_waits_for_nothing(
         replayed: list[bool] = []
         run = graphs.run
 
-        def watched(decode: torch.Tensor, **given: Any) -> torch.Tensor:
+        def watched(decode: torch.Tensor, *given: Any, **options: Any) -> torch.Tensor:
             replayed.append(len(decode) == 3)
-            return run(decode, **given)
+            return run(decode, *given, **options)
 
         monkeypatch.setattr(graphs, "run", watched)
         Driver(execute_on(engine)).run(sequences(KINDS[:2]))
