@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,23 +194,6 @@ def test_what_was_not_read_costs_drafts_for_a_step(model: Path, right: Path) -> 
         told.add(outcome, 0)
         assert outcome.num_drafted.get(0, 0) == num_drafted
     assert told.ids == [*range(told.ids[0], told.ids[0] + 4 + 1 + 1 + 2 * (1 + MAX_DRAFTS) - 1)]
-
-
-def test_a_prompt_beside_short_ones_is_computed_in_the_recorded_pass(
-    model: Path, right: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = drafting(model, right)
-    head, execute = engine.drafter, execute_on(engine)
-    assert isinstance(head, HeadDrafter)
-    monkeypatch.setattr(head, "_compute", None)
-    admitted = [admit(slot, SamplingParams()) for slot in range(4)]
-    tokens = [*range(100, 134)]
-    admitted[2] = replace(admitted[2], token_ids=tokens, prompt_len=len(tokens))
-    prompts = [Span(it.slot, 0, it.prompt_len) for it in admitted]
-    execute(Plan(1, 1, admitted=admitted, spans=prompts))
-    spans = [Span(slot, MAX_LEN - 1, 1) for slot in range(4)]
-    outcome = execute(Plan(1, 2, spans=spans, open_drafts=dict.fromkeys(range(4), 2)))
-    assert len(outcome.sampled_ids) == 4 * 3, "all drafts are right"
 
 
 def test_what_is_kept_of_prompts_has_a_limit(

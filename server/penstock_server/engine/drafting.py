@@ -42,16 +42,6 @@ class Drafter:
         """Whether it keeps so many hidden states that it has to be called, whether drafts pay or not."""
         return False
 
-    def sleeps(self, plan: Plan) -> bool:
-        """Whether it drafts and reads nothing in the step of this plan. Then it is not asked to follow it, nor anything
-        else."""
-        return False
-
-    @property
-    def num_of_prompts(self) -> int:
-        """How many tokens of prompts it has computed so far."""
-        return 0
-
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
         """How many drafts are likely to pay, by slot, in a step of `num_rows` rows. `wanted`: how many may be drafted.
         Called once for each step."""

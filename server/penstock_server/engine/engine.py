@@ -144,17 +144,16 @@ class Engine:
         errors = self.slots.apply(plan)
         self._ahead.follow(plan)
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
-        if not (sleeps := self.drafter.sleeps(plan)):
-            self.drafter.follow(plan)
+        self.drafter.follow(plan)
         late = still_late(self.slots, plan, errors, self._part) if heading is None else list(heading.late)
         plan = without(plan, late)
-        wanted = {} if heading or sleeps else self._worth(plan)
+        wanted = {} if heading else self._worth(plan)
         # A step with a refused slot is looked at slot by slot.
         spans = None if errors or (heading and heading.is_by_slot) else self.slots.settled(plan)
         if self._plain is not None and spans is not None and not (wanted or late):
-            if plan.open_drafts and not sleeps and self.drafter.takes_in:
+            if plan.open_drafts and self.drafter.takes_in:
                 self._drafts(self.drafter.draft, spans, {})
-            if computed := self._plain.launch(plan, spans, None if sleeps else self.drafter):
+            if computed := self._plain.launch(plan, spans, self.drafter):
                 return computed
         decodes = None if spans is None else self._decodes(spans)
         place, is_tapped = Place(plan.epoch, plan.step), self.drafter.reads_step

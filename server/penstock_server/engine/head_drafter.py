@@ -93,7 +93,6 @@ class HeadDrafter(GraphedDrafter):
         self._trees = self._tree_recording(slots, group, branches) if branching else None
         self._kept = KeptStates()
         self._plan: Plan | None = None
-        self._num_of_prompts = 0
 
     @property
     def taps(self) -> TapShape | None:
@@ -106,10 +105,6 @@ class HeadDrafter(GraphedDrafter):
     @property
     def is_behind(self) -> bool:
         return self._kept.num_bytes > _MOST_KEPT
-
-    @property
-    def num_of_prompts(self) -> int:
-        return self._num_of_prompts
 
     @property
     def catches_up(self) -> bool:
@@ -144,9 +139,7 @@ class HeadDrafter(GraphedDrafter):
         numbers = {
             slot: number for slot, number in wanted.items() if number > 0 and self._can_guess(slot, runs)
         }
-        ends = ((run, min(run.end, self._slots.states[slot].prompt_len)) for slot, run in runs.items())
-        self._num_of_prompts += sum(max(0, end - run.start) for run, end in ends)
-        longest = self._longest_of(runs)
+        longest = self._longest_of(len(runs))
         long = {slot: run for slot, run in runs.items() if len(run.states) > longest}
         # The pass that drafts the first token computes the last position, too.
         leading = {slot: run.before(run.end - (slot in numbers)) for slot, run in long.items()}
@@ -183,12 +176,11 @@ class HeadDrafter(GraphedDrafter):
         has_gap = state is not None and self._kept.end(slot) + LONGEST_FIRST < state.length
         return has_gap or self._kept.count(slot) > self._longest
 
-    def _longest_of(self, runs: Mapping[int, Run]) -> int:
-        """The most positions of each slot that the pass may compute: mostly, only one of many has a prompt."""
-        num_slots, most = max(1, len(runs)), self._slots.limits.max_step_tokens
+    def _longest_of(self, num_slots: int) -> int:
+        """The most positions of each slot that the pass may compute for `num_slots` slots."""
+        most = self._slots.limits.max_step_tokens
         if self._recorded is not None:
-            fits = sum(len(run.states) for run in runs.values()) <= self._recorded.most_rows
-            most = min(most, self._recorded.most_rows // (1 if fits else num_slots))
+            most = min(most, self._recorded.most_rows // max(1, num_slots))
         return max(1, min(self._longest, most))
 
     def _parts(self, runs: Mapping[int, Run]) -> Iterator[dict[int, Run]]:

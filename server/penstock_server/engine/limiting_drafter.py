@@ -36,10 +36,6 @@ class LimitingDrafter(Drafter):
     def is_behind(self) -> bool:
         return self.inner.is_behind
 
-    @property
-    def num_of_prompts(self) -> int:
-        return self.inner.num_of_prompts
-
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         self.inner.read(spans, states)
 

@@ -56,11 +56,6 @@ class ModelDrafter(GraphedDrafter):
         self._pact = StepPact(group, slots.device, _report)
         # Slots whose drafts are not yet known to be right: their lengths, and the numbers of their drafts.
         self._open: dict[int, tuple[int, int]] = {}
-        self._num_of_prompts = 0
-
-    @property
-    def num_of_prompts(self) -> int:
-        return self._num_of_prompts
 
     @property
     def catches_up(self) -> bool:
@@ -80,9 +75,6 @@ class ModelDrafter(GraphedDrafter):
         lacking += self._lacking(prompts, left)
         if lacking:
             self._compute(lacking)
-            self._num_of_prompts += sum(
-                max(0, min(span.end, states[span.slot].prompt_len) - span.start) for span in lacking
-            )
             for span in lacking:
                 self.plane.fill(span.slot, span.end)
         numbers = {slot: self._num_possible(slot, number) for slot, number in wanted.items()}

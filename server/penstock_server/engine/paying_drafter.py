@@ -2,21 +2,18 @@
 right, and on how long steps took.
 
 Where drafts do not pay, the other drafter rests: it gets the hidden states of prompts only, and computes nothing,
-unless it keeps too many of them; it does not get even these where to compute prompts takes long. The hidden states that
-it does not get make its drafts worse, so it gets those of some steps before it is tried again, and of the prompts of
-that time. While more sequences generate than drafts are made for, it gets no hidden states at all.
+unless it keeps too many of them. The hidden states that it does not get make its drafts worse, so it gets those of some
+steps before it is tried again. While more sequences generate than drafts are made for, it gets no hidden states at all.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-
-import torch
 
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.limiting_drafter import LimitingDrafter
 from penstock_server.engine.plan import Drafts, Plan, Span
 from penstock_server.engine.slot_rates import SlotRates
-from penstock_server.engine.step_times import AWAKE, NUM_TRIES, PERIOD, Decision, StepTimes
+from penstock_server.engine.step_times import NUM_TRIES, PERIOD, Decision, StepTimes
 from penstock_server.engine.token_tree import is_open
 
 # A draft is made only if the probability that it counts is at least this.
@@ -25,11 +22,6 @@ _LEAST_WORTH = 0.25
 # of the step. (A 110M-parameter Llama in float32 on one core: 0.11 with one row, 0.13 with 4, 0.10 with 8.) A GPU waits
 # for memory instead.
 CPU_ROW_COST = 0.1
-# Where it rests in one of these steps of a period, it sleeps up to the last of them, unless a sequence begins or ends:
-# nothing else would change its mind. In those before, steps are measured.
-_ASLEEP = range(8, PERIOD - NUM_TRIES - AWAKE - 1)
-
-Draft = Callable[[Sequence[Span], Mapping[int, int]], Drafts]
 
 
 class _Likely(NamedTuple):
@@ -61,27 +53,13 @@ class PayingDrafter(LimitingDrafter):
         # By slot, the drafts of which it is not known whether they are right. Of a tree: those that were right, and one
         # behind them.
         self._num_open: dict[int, int] = {}
-        self._rests = self._is_untold = False
-        # While it sleeps, how many open spans each step has, and how many tokens these steps gave.
-        self._num_asleep = self._num_slept = 0
+        self._rests = False
         # The last question and its answer, which holds until more is known of slots.
         self._asked: tuple[object, ...] | None = None
         self._likely = _Likely({}, 0.0)
         self._plan: Plan | None = None
 
-    def sleeps(self, plan: Plan) -> bool:
-        num_open = len(plan.open_drafts)
-        is_alike = 0 < num_open == self._num_asleep == len(plan.spans)
-        if not is_alike or plan.admitted or plan.retired or self._num_steps % PERIOD >= _ASLEEP.stop:
-            return False
-        self._num_steps += 1
-        self._num_slept += num_open
-        if plan.appended:
-            self.inner.follow(plan)
-        return True
-
     def follow(self, plan: Plan) -> None:
-        self._wake_up()
         for admit in plan.admitted:
             self.rates.forget(admit.slot)
             self._asked = None
@@ -89,8 +67,6 @@ class PayingDrafter(LimitingDrafter):
             num_open = len(plan.open_drafts)
             is_open_alone = num_open > 0 and num_open == len(plan.spans) and not plan.admitted
             self.times.begin(num_open if is_open_alone else None)
-            if not self._is_full(plan):
-                self.times.prompts.count(0 if is_open_alone else plan.num_of_prompts, len(plan.spans))
         self._plan = plan
         self.inner.follow(plan)
 
@@ -105,13 +81,9 @@ class PayingDrafter(LimitingDrafter):
         numbers, expected = self._judged(wanted, least, at_least=int(place >= PERIOD - NUM_TRIES))
         has_rested = self._rests
         decision = Decision.DRAFTS if self.times is None else self.times.decide(num_rows, expected, place)
-        self._rests, self._is_untold = decision <= Decision.REST, decision == Decision.UNTOLD
+        self._rests = decision == Decision.REST
         if has_rested and not self._rests and self.times is not None:
             # The other drafter may compute hidden states that it got while it rested.
-            self.times.leave_out()
-        is_alone = len(wanted) == num_rows and not self.inner.is_behind
-        if self._rests and place in _ASLEEP and is_alone and self.times is not None:
-            self._num_asleep = num_rows
             self.times.leave_out()
         if decision == Decision.TRY:
             numbers = dict(wanted)
@@ -124,21 +96,16 @@ class PayingDrafter(LimitingDrafter):
     @property
     def reads_step(self) -> bool:
         plan = self._plan
-        if plan is None or self._is_untold or (self._rests and plan.is_of_decodes):
+        if plan is None or (self._rests and plan.is_of_decodes):
             return False
         return super().reads_step and not self._is_full(plan)
 
-    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
-        if self.times is None:
-            self.inner.read(spans, states)
-        else:
-            self.times.timed_read(lambda: self.inner.read(spans, states))
-
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._called(self.inner.draft, spans, wanted)
+        return self._noted(spans, wanted, self.inner.draft(spans, wanted) if self._asks(wanted) else {})
 
     def draft_trees(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return self._called(self.inner.draft_trees, spans, wanted)
+        drafts = self.inner.draft_trees(spans, wanted) if self._asks(wanted) else {}
+        return self._noted(spans, wanted, drafts)
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
         self._num_open[slot] = len(path) + is_open(self._drafts[slot], path)
@@ -147,8 +114,6 @@ class PayingDrafter(LimitingDrafter):
     def accept(self, slot: int, num_right: int) -> None:
         self.rates.count(slot, num_right, has_wrong=num_right < self._num_open.pop(slot, 0))
         self._asked = None
-        if self.times is not None:
-            self.times.prompts.add_generated(num_right)
         self.inner.accept(slot, num_right)
 
     def clear(self) -> None:
@@ -157,8 +122,6 @@ class PayingDrafter(LimitingDrafter):
         self._num_open.clear()
         self._asked = None
         self._rests = False
-        self._is_untold = False
-        self._num_asleep = self._num_slept = 0
         if self.times is not None:
             self.times.clear()
         super().clear()
@@ -187,19 +150,6 @@ class PayingDrafter(LimitingDrafter):
     def _is_full(self, plan: Plan) -> bool:
         """Whether drafts are made for fewer sequences than it has: those with prompts will generate next."""
         return not plan.open_drafts and 0 < self._max_drafting < len(plan.spans)
-
-    def _wake_up(self) -> None:
-        if self._num_slept and self.times is not None:
-            self.times.prompts.count(0, self._num_slept)
-        self._num_asleep = self._num_slept = 0
-
-    def _called(self, draft: Draft, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        """What the other drafter drafts, if it is to do anything."""
-        if not self._asks(wanted):
-            return self._noted(spans, wanted, {})
-        if self.times is None:
-            return self._noted(spans, wanted, draft(spans, wanted))
-        return self._noted(spans, wanted, self.times.timed(lambda: draft(spans, wanted), self.inner))
 
     def _noted(self, spans: Sequence[Span], wanted: Mapping[int, int], drafts: Drafts) -> Drafts:
         # Drafts of other slots stay: their step may still be in another stage.

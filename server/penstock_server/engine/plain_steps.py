@@ -35,24 +35,24 @@ class PlainSteps:
         self._is_possible = slots.device.type == "cpu" and library() is not None
 
     def launch(
-        self, plan: Plan, spans: Spans, drafter: Drafter | None, drafted: Drafted | None = None
+        self, plan: Plan, spans: Spans, drafter: Drafter, drafted: Drafted | None = None
     ) -> Computed | None:
         """The step over these spans of a plan that was applied without an error, and over what `drafter` drafted behind
-        them; it may be that it reads the hidden states. None: nobody drafts or reads anything.
+        them; it may be that it reads the hidden states.
 
         None, and nothing is changed, unless these are plain decodes, and as many as were recorded.
         """
         if not self._is_possible or plan.snapshots or not self._takes(drafted):
             return None
         # Closed decodes are read by nobody.
-        is_tapped = bool(drafter and (plan.open_drafts or plan.admitted) and drafter.reads_step)
+        is_tapped = bool(plan.open_drafts or plan.admitted) and drafter.reads_step
         step = self._step(len(spans) if drafted is None else drafted.num_rows, is_tapped)
         if step is None:
             return None
         try:
             drafts = None if drafted is None else Drafts(drafted.counts, drafted.token_ids)
             decoded = step.run(spans.numbers, drafts)
-            if drafter and decoded is not None and (is_tapped or drafted is not None):
+            if decoded is not None and (is_tapped or drafted is not None):
                 self._tell(drafter, spans, drafted, decoded, is_tapped)
         except Exception as error:
             failure = self._failure_of(error)

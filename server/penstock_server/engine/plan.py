@@ -172,12 +172,6 @@ class Plan:
         return not (self.open_drafts or self.admitted) and self.is_of_decodes
 
     @property
-    def num_of_prompts(self) -> int:
-        """How many positions its longer spans have."""
-        lengths = Spans.of(self.spans).numbers[2]
-        return int(lengths[lengths > 1].sum())
-
-    @property
     def num_decodes(self) -> int:
         """How many of its spans are one position."""
         return int((Spans.of(self.spans).numbers[2] == 1).sum())

@@ -17,9 +17,6 @@ from enum import IntEnum
 
 from penstock_kernels.native.recording import num_recorded
 
-from penstock_server.engine.drafting import Drafter
-from penstock_server.engine.plan import Drafts
-from penstock_server.engine.prompt_cost import PromptCost
 from penstock_server.network.distributed import Group
 
 # The fewest measured steps of each kind, before both kinds are compared.
@@ -30,33 +27,27 @@ _FEWEST = 4
 _BEHIND_DRAFTS, _BEFORE, _BEFORE_DRAFTED = 7, 3, 1
 # How many steps a try has: without drafts, so that one of them is measured, and with drafts.
 _NUM_PLAIN, NUM_TRIES = _BEHIND_DRAFTS + 1, 4
-# A try without drafts goes on for up to so many steps, if none was measured because prompts came between.
-_NUM_MORE = 24
 # Until enough steps of both kinds are measured: of each period of this length, the last steps are without drafts.
 _FIRST_PERIOD = NUM_TRIES + _NUM_PLAIN
 # At the end of a period of this many steps, the kind that does not pay may be tried: perhaps it pays now. Tries take
 # this part of the time at first. The part is halved after each try that changed nothing, down to the least one.
 PERIOD = 64
 _TRIED_PART, _LEAST_TRIED_PART = 0.03, 0.0075
-# Who drafts is told prompts while it rests, if to compute them takes at most this part of the time.
-_CHEAP_PART = 0.01
 # In this many steps before a try with drafts, the drafter does not rest.
-AWAKE = 8
+_AWAKE = 8
 _WEIGHT_OF_NEWEST = 0.1
 # A step counts as at most this many times the mean: behind the last step of a request there may be a pause.
-_LONGEST = 2.0
+_LONGEST = 4.0
 
 
 class Decision(IntEnum):
     """The decision about drafts in a step."""
 
-    # Rest, and be told no prompt.
-    UNTOLD = 0
-    REST = 1
-    NO_DRAFTS = 2
-    DRAFTS = 3
+    REST = 0
+    NO_DRAFTS = 1
+    DRAFTS = 2
     # Draft as many tokens as the plan allows, whether they are likely to be right or not.
-    TRY = 4
+    TRY = 3
 
 
 @dataclass(slots=True)
@@ -116,9 +107,6 @@ class StepTimes:
         self._group = group
         self._clock = clock
         self._num_recorded = num_recorded
-        self.prompts = PromptCost()
-        # How it rests where no draft is likely enough.
-        self._rest = Decision.REST
         # The times by the number of rows.
         self._costs: dict[int, _Costs] = defaultdict(_Costs)
         # The steps that were made to measure both kinds.
@@ -127,8 +115,6 @@ class StepTimes:
         self._tried: Decision | None = None
         # Periods until something is tried again.
         self._num_left = 0
-        # What a try without drafts measures, and how many steps that had: the try goes on until it has more.
-        self._measured, self._num_measured = _Mean(), 0
         self._tried_part = _TRIED_PART
         # Whether drafts paid when something was tried last.
         self._paid: bool | None = None
@@ -178,52 +164,23 @@ class StepTimes:
     def decide(self, num_rows: int, expected: float, place: int) -> Decision:
         """The decision for a step of `num_rows` rows. `expected`: how many of its drafts will be right; 0: no draft is
         likely enough. `place`: the number of the step in its period."""
-        is_near = PERIOD - NUM_TRIES - AWAKE <= place < PERIOD - NUM_TRIES
+        is_near = PERIOD - NUM_TRIES - _AWAKE <= place < PERIOD - NUM_TRIES
         if not (expected or is_near):
-            return self._rest
+            return Decision.REST
         if place == PERIOD - _NUM_PLAIN:
             self._tried = None
-        mine = self._rest
+        mine = Decision.REST
         if expected:
             mine = self._decided(num_rows, 1 + expected / num_rows, place)
-        if mine <= Decision.REST and is_near and self._num_left == 0:
+        if mine == Decision.REST and is_near and self._num_left == 0:
             mine = Decision.NO_DRAFTS
-        decision = Decision(self._group.gather_numbers(mine)[0][0])
-        self._rest = min(decision, Decision.REST)
-        return decision
-
-    def timed(self, draft: Callable[[], Drafts], drafter: Drafter) -> Drafts:
-        """What `draft` returns, which calls this drafter: parts of prompts that it computes are measured."""
-        begun, before, num_recorded = self._clock(), drafter.num_of_prompts, self._num_recorded()
-        drafts = draft()
-        seconds = self._clock() - begun
-        if num_recorded == self._num_recorded():
-            self.prompts.note_call(drafter.num_of_prompts - before, seconds)
-        if not any(drafts.values()):
-            self._leave_out_of_plain(seconds)
-        return drafts
-
-    def timed_read(self, read: Callable[[], None]) -> None:
-        """Have the drafter read the hidden states of the step that was begun last."""
-        begun = self._clock()
-        read()
-        self._leave_out_of_plain(self._clock() - begun)
-
-    def _leave_out_of_plain(self, seconds: float) -> None:
-        """A server without drafts would not do in a step what took so long."""
-        if self._step is not None and not self._step.has_drafts:
-            self._step.begun += seconds
+        return Decision(self._group.gather_numbers(mine)[0][0])
 
     def _decided(self, num_rows: int, gain: float, place: int) -> Decision:
         """The decision of this rank. `gain`: the tokens of the step, divided by those of a step without drafts."""
         known = self._known(num_rows)
-        cost, of_prompts = 1.0, 0.0
-        if known is not None:
-            costs = self._costs[known]
-            cost = costs.times_plain
-            # Of all tokens that a step without drafts gives, in its time.
-            of_prompts = self.prompts.seconds * known / costs.plain.seconds
-        pays = gain * (1 - of_prompts) >= cost
+        cost = 1.0 if known is None else self._costs[known].times_plain
+        pays = gain >= cost
         if pays and known != num_rows:
             return self._explored(num_rows)
         if place == PERIOD - (_NUM_PLAIN if pays else NUM_TRIES):
@@ -232,14 +189,7 @@ class StepTimes:
             return self._tried
         if self._tried == Decision.NO_DRAFTS and place >= PERIOD - _NUM_PLAIN:
             return self._tried
-        plain = self._costs[num_rows].plain
-        is_unmeasured = plain is self._measured and plain.count == self._num_measured
-        if self._tried == Decision.NO_DRAFTS and is_unmeasured and place < _NUM_MORE:
-            return self._tried
-        if pays:
-            return Decision.DRAFTS
-        # What is to be tried soon has to know the prompts.
-        return Decision.REST if of_prompts <= _CHEAP_PART or self._num_left == 0 else Decision.UNTOLD
+        return Decision.DRAFTS if pays else Decision.REST
 
     def _known(self, num_rows: int) -> int | None:
         """The number of rows whose times say what drafts cost with `num_rows`: this number, or else a smaller one, for
@@ -265,7 +215,6 @@ class StepTimes:
         spent = _NUM_PLAIN / cost if pays else NUM_TRIES * cost
         # Where drafts pay, slots whose drafts were wrong are tried in the periods between.
         self._num_left = max(int(pays), int(spent / (self._tried_part * PERIOD)))
-        self._measured, self._num_measured = costs.plain, costs.plain.count
         # Old measurements count less.
         (costs.plain if pays else costs.drafted).num_recent = 1
         return Decision.NO_DRAFTS if pays else Decision.TRY
