@@ -61,6 +61,30 @@ def _items_of(num_tiles, wanted, fixed_tiles):
     return length, (num_tiles + length - 1) // length
 
 
+@triton.jit
+def _store_items(items_ptr, num_items, first_item, counts, spans, first, end, length, part, query_lens):
+    """The items of each span, from `first_item` on; `part`: -1 where there is only one."""
+    for number in range(tl.max(counts, axis=0)):
+        items = first_item + number
+        is_used = (number < counts) & (items < num_items)
+        tile = first + number * length
+        tl.store(items_ptr + 4 * items, spans, mask=is_used)
+        tl.store(items_ptr + 4 * items + 1, tile, mask=is_used)
+        tl.store(items_ptr + 4 * items + 2, tl.minimum(tile + length, end), mask=is_used)
+        tl.store(
+            items_ptr + 4 * items + 3, tl.where(counts > 1, part + number * query_lens, -1), mask=is_used
+        )
+
+
+@triton.jit
+def _store_idle(rows_ptr, first, end, WIDTH: tl.constexpr, BLOCK_ITEMS: tl.constexpr):
+    """Rows that nobody got: -1 is the span of none."""
+    idle = tl.full([BLOCK_ITEMS], -1, tl.int32)
+    for start in range(first, end, BLOCK_ITEMS):
+        rows = start + tl.arange(0, BLOCK_ITEMS)
+        tl.store(rows_ptr + WIDTH * rows, idle, mask=rows < end)
+
+
 @triton.jit(
     do_not_specialize=[
         "num_spans", "num_items", "num_splits", "min_query_len", "max_query_len", "reach", "resident", "fixed_tiles",
@@ -129,27 +153,13 @@ def _work_map_kernel(
         first_split = split_items + tl.cumsum(split_counts, axis=0) - split_counts
         first_whole = whole_items + tl.cumsum(whole_counts, axis=0) - whole_counts
         first_item = tl.where(is_split, first_split, first_whole)
-        for number in range(tl.max(counts, axis=0)):
-            items = first_item + number
-            is_used = (number < counts) & (items < num_items)
-            tile = first + number * length
-            tl.store(items_ptr + 4 * items, spans, mask=is_used)
-            tl.store(items_ptr + 4 * items + 1, tile, mask=is_used)
-            tl.store(items_ptr + 4 * items + 2, tl.minimum(tile + length, end), mask=is_used)
-            tl.store(
-                items_ptr + 4 * items + 3, tl.where(is_split, part + number * query_lens, -1), mask=is_used
-            )
+        _store_items(items_ptr, num_items, first_item, counts, spans, first, end, length, part, query_lens)
         split_items += tl.sum(split_counts, axis=0)
         whole_items += tl.sum(whole_counts, axis=0)
         split_spans += tl.sum(is_split.to(tl.int32), axis=0)
         part_tokens += tl.sum(tokens, axis=0)
-    idle = tl.full([BLOCK_ITEMS], -1, tl.int32)
-    for start in range(whole_items, num_items, BLOCK_ITEMS):
-        items = start + tl.arange(0, BLOCK_ITEMS)
-        tl.store(items_ptr + 4 * items, idle, mask=items < num_items)
-    for start in range(split_spans, num_splits, BLOCK_ITEMS):
-        ranks_left = start + tl.arange(0, BLOCK_ITEMS)
-        tl.store(splits_ptr + 3 * ranks_left, idle, mask=ranks_left < num_splits)
+    _store_idle(items_ptr, whole_items, num_items, 4, BLOCK_ITEMS)
+    _store_idle(splits_ptr, split_spans, num_splits, 3, BLOCK_ITEMS)
 
 
 def block_of(num_spans: int) -> int:
