@@ -20,6 +20,8 @@ enum { WORTH_READING = 16 };
 /* Where columns are turned: rows of a block, at most, and the sums of them; inputs of the columns that are turned at a time,
    which the second cache takes; and rows that longer columns are turned for, part by part. */
 enum { BLOCK_ROWS = 6, BLOCK_SUMS = 64 * BLOCK_ROWS, TURNED_INPUTS = 1 << 17, TURNED_ROWS = 512 };
+/* Numbers of a page, and how far the turned inputs of two lanes are moved apart that fill pages. */
+enum { PAGE_NUMBERS = 1024, PLACE_PAD = 64 };
 
 /* Some inputs of the rows `row .. end`, and of columns of a part. */
 typedef struct {
@@ -46,7 +48,7 @@ static const float zeros[4];
 static int is_turned(const Linear *call) {
     if (call->packed || lanes_for(call->len, call->max_lanes) != 16) return 0;
     const int64_t turned_at_once = call->len < 4096 ? call->len : 4096;
-    const int64_t fewest = call->is_paired ? 16 + turned_at_once / 32 : 96;
+    const int64_t fewest = call->is_paired ? 16 + turned_at_once / 32 : 64;
     return call->num_rows >= fewest && call->num_columns >= LARGE_SHARE;
 }
 

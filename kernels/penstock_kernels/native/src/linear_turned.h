@@ -21,22 +21,30 @@ typedef struct {
     float *sums; /* of some rows over the inputs before, row by row all columns */
 } NAME(Turned);
 
+/* Numbers from one place to the next: those of the columns, and some more where these fill whole pages. All places are written
+   at the same time, and at such distances they would take each other's place in the first cache. */
+INLINE int64_t NAME(place_size)(const NAME(Turned) *turned) {
+    const int64_t used = turned->num_steps * turned->num_vectors * LANES;
+    return used % PAGE_NUMBERS ? used : used + PLACE_PAD;
+}
+
+/* What it writes may be anything to a compiler, so all that stays the same is in variables. */
 INLINE void NAME(turn_columns)(const NAME(Turned) *turned, const int dtype) {
-    const Part *part = turned->part;
-    for (int vector = 0; vector < turned->num_vectors; vector++)
-        for (int64_t step = 0; step < turned->num_steps; step++) {
+    const void *weight = turned->part->weight;
+    const int64_t stride = turned->part->stride, num_steps = turned->num_steps, num_vectors = turned->num_vectors;
+    const int64_t place_size = NAME(place_size)(turned);
+    for (int vector = 0; vector < num_vectors; vector++) {
+        const int64_t first = (turned->column + vector * LANES) * stride + turned->from;
+        float *to = turned->inputs + vector * LANES;
+        for (int64_t step = 0; step < num_steps; step++, to += num_vectors * LANES) {
             __m512i columns[LANES];
-            for (int c = 0; c < LANES; c++) {
-                const int64_t row = turned->column + vector * LANES + c;
-                const int64_t at = row * part->stride + turned->from + step * NAME(step);
-                columns[c] = (__m512i)NAME(weights)(part->weight, at, dtype);
-            }
+            for (int c = 0; c < LANES; c++)
+                columns[c] = (__m512i)NAME(weights)(weight, first + c * stride + step * NAME(step), dtype);
             turn_tile(columns);
-            for (int place = 0; place < LANES; place++) {
-                float *to = turned->inputs + ((place * turned->num_steps + step) * turned->num_vectors + vector) * LANES;
-                NAME(store)(to, (vec)columns[NAME(lane_at)(place)]);
-            }
+            for (int place = 0; place < LANES; place++)
+                NAME(store)(to + place * place_size, (vec)columns[NAME(lane_at)(place)]);
         }
+    }
 }
 
 /* Memory that is fetched into the second cache meanwhile: so many lines of it with each lane, from the one with the number
@@ -56,13 +64,16 @@ typedef struct {
     NAME(Fetched) columns, rows;
 } NAME(Block);
 
-INLINE void NAME(fetch)(const NAME(Fetched) *fetched, int place) {
+INLINE void NAME(fetch_line)(const NAME(Fetched) *fetched, int64_t line) {
     enum { EACH = NAME(chain) * NAME(number_bytes) / 64 };
+    const int64_t at = fetched->is_whole ? line * 64 : line / EACH * fetched->stride + line % EACH * 64;
+    __builtin_prefetch(fetched->from + at, 0, 2);
+}
+
+/* Fetches the lines of a lane at once. */
+INLINE void NAME(fetch)(const NAME(Fetched) *fetched, int place) {
     const int64_t first = fetched->first + place * fetched->num_lines;
-    for (int64_t i = first; i < first + fetched->num_lines; i++) {
-        const int64_t at = fetched->is_whole ? i * 64 : i / EACH * fetched->stride + i % EACH * 64;
-        __builtin_prefetch(fetched->from + at, 0, 2);
-    }
+    for (int64_t line = first; line < first + fetched->num_lines; line++) NAME(fetch_line)(fetched, line);
 }
 
 #define EACH_SUM \
@@ -70,18 +81,22 @@ INLINE void NAME(fetch)(const NAME(Fetched) *fetched, int place) {
         _Pragma("GCC unroll 4") for (int v = 0; v < num_vectors; v++)
 
 /* The chains of all lanes. Sums of 1, 2, 4 and 8 lanes wait in memory for those of as many others. `num_rows` and
-   `num_vectors` are constants, whose sums fill the registers. */
+   `num_vectors` are constants, whose sums fill the registers. Lines of the next columns are fetched one by one: many at once
+   would keep the loads of products waiting. */
 INLINE void NAME(add_lanes)(const NAME(Block) *block, const int num_rows, const int num_vectors) {
-    const int64_t row_size = block->turned->num_steps * 64;
+    const int64_t num_steps = block->turned->num_steps, row_size = num_steps * 64;
     const float *inputs = block->turned->inputs;
-    for (int place = 0; place < LANES; place++) {
+    const int64_t num_lines = block->columns.num_lines;
+    const int64_t pad = NAME(place_size)(block->turned) - num_steps * num_vectors * LANES;
+    for (int place = 0; place < LANES; place++, inputs += pad) {
         vec sums[BLOCK_ROWS * 4];
-        NAME(fetch)(&block->columns, place);
+        int64_t line = block->columns.first + place * num_lines, due = -num_steps;
         NAME(fetch)(&block->rows, place);
         EACH_SUM sums[r * num_vectors + v] = (vec){0};
         const char *x[BLOCK_ROWS];
         _Pragma("GCC unroll 6") for (int r = 0; r < num_rows; r++) x[r] = block->x + r * block->x_stride + NAME(lane_at)(place) * 4;
         for (int64_t at = 0; at < row_size; at += 64, inputs += num_vectors * LANES) {
+            for (due += num_lines; due > 0; due -= num_steps) NAME(fetch_line)(&block->columns, line++);
             NAME(operand) columns[4];
             _Pragma("GCC unroll 4") for (int v = 0; v < num_vectors; v++)
                 columns[v] = (NAME(operand))NAME(load)(inputs + v * LANES);
@@ -216,7 +231,7 @@ INLINE void NAME(turn_and_multiply)(
 static __attribute__((noinline)) TARGET void NAME(multiply_turned)(
     const Linear *call, const Part *part, int64_t from, int64_t until
 ) {
-    float inputs[TURNED_INPUTS] __attribute__((aligned(64)));
+    float inputs[TURNED_INPUTS + LANES * PLACE_PAD] __attribute__((aligned(64)));
     float sums[64 * TURNED_ROWS] __attribute__((aligned(64)));
     if (call->dtype == FLOAT32) NAME(turn_and_multiply)(call, part, from, until, inputs, sums, FLOAT32);
     else NAME(turn_and_multiply)(call, part, from, until, inputs, sums, BFLOAT16);
