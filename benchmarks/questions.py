@@ -42,6 +42,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
         Question("hybrids", hybrids.TITLE, hybrids.measure),
         Question("loading", loading.TITLE, loading.measure),
         Question("compare", compare.TITLE, compare.measure),
+        Question("larger", compare.LARGER_TITLE, partial(compare.measure, compare.LARGER)),
         Question("quantized", compare.QUANTIZED_TITLE, partial(compare.measure, compare.QUANTIZED)),
         Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
         Question("interference", interference.TITLE, interference.measure),

@@ -20,6 +20,7 @@ from benchmarks.figure import Figure
 _LENGTHS = f"({load.INPUT_LEN} tokens in, {load.OUTPUT_LEN} out, CPU)"
 TITLE = f"Beside transformers' continuous batching, llama.cpp's server and OpenVINO {_LENGTHS}"
 QUANTIZED_TITLE = f"bfloat16, int8 and int4 of a 500M model beside llama.cpp and OpenVINO {_LENGTHS}"
+LARGER_TITLE = f"A 500M model in float32 and bfloat16 beside llama.cpp's server and OpenVINO {_LENGTHS}"
 _QUESTION = "What is 12 + 30?"
 _SAME_TOKENS = 16
 
@@ -34,6 +35,8 @@ class Comparison(NamedTuple):
     # The fewest requests of a load, which has at least one for each of its streams.
     fewest_requests: int
     concurrency: tuple[int, ...]
+    # Rivals that would take most of the time.
+    left_out: tuple[str, ...] = ()
 
 
 ALL = Comparison(
@@ -42,6 +45,9 @@ ALL = Comparison(
     3,
     4,
     (1, 8, 16, 32),
+)
+LARGER = Comparison(
+    {"500M Llama": models.llama_500m}, ("float32", "bfloat16"), 3, 2, (1, 8, 16, 32), ("transformers",)
 )
 # Forty minutes on two slow cores.
 QUANTIZED = Comparison({"500M Llama": models.llama_500m}, ("bfloat16", "int8", "int4"), 2, 2, (1, 8, 16))
@@ -60,7 +66,7 @@ class Served(NamedTuple):
 
 def measure(comparison: Comparison = ALL) -> list[Figure]:
     """Servers that are not installed, or do not start, are listed with the reason, and left out."""
-    everyone = contenders(comparison.dtypes)
+    everyone = [it for it in contenders(comparison.dtypes) if it.name not in comparison.left_out]
     present = [it for it in everyone if isinstance(it, Contender)]
     figures: list[Figure] = []
     for name, make in comparison.models.items():
