@@ -90,7 +90,7 @@ INLINE void NAME(add_lanes)(const NAME(Block) *block, const int num_rows, const 
     const int64_t pad = NAME(place_size)(block->turned) - num_steps * num_vectors * LANES;
     for (int place = 0; place < LANES; place++, inputs += pad) {
         vec sums[BLOCK_ROWS * 4];
-        int64_t line = block->columns.first + place * num_lines, due = -num_steps;
+        int64_t line = block->columns.first + place * num_lines, due = 0;
         NAME(fetch)(&block->rows, place);
         EACH_SUM sums[r * num_vectors + v] = (vec){0};
         const char *x[BLOCK_ROWS];
