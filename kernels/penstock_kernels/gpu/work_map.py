@@ -62,6 +62,39 @@ def _items_of(num_tiles, wanted, fixed_tiles):
 
 
 @triton.jit
+def _count_tiles(
+    query_start_ptr, context_ptr, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK: tl.constexpr,
+    BLOCK_SPANS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """The tiles of all spans together."""
+    total_tiles = 0
+    for start in range(0, num_spans, BLOCK_SPANS):
+        spans = start + tl.arange(0, BLOCK_SPANS)
+        _, first, end = _tiles_of(
+            query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
+            KEYS)  # fmt: skip
+        total_tiles += tl.sum(end - first, axis=0)
+    return total_tiles
+
+
+@triton.jit
+def _count_split_items(
+    query_start_ptr, context_ptr, num_spans, min_query_len, max_query_len, reach, wanted, fixed_tiles,
+    HAS_CHUNK: tl.constexpr, BLOCK_SPANS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """The items of all spans that have more than one."""
+    num_split_items = 0
+    for start in range(0, num_spans, BLOCK_SPANS):
+        spans = start + tl.arange(0, BLOCK_SPANS)
+        _, first, end = _tiles_of(
+            query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
+            KEYS)  # fmt: skip
+        _, counts = _items_of(end - first, wanted, fixed_tiles)
+        num_split_items += tl.sum(tl.where(counts > 1, counts, 0), axis=0)
+    return num_split_items
+
+
+@triton.jit
 def _store_items(items_ptr, num_items, first_item, counts, spans, first, end, length, part, query_lens):
     """The items of each span, from `first_item` on; `part`: -1 where there is only one."""
     for number in range(tl.max(counts, axis=0)):
@@ -114,23 +147,14 @@ def _work_map_kernel(
     """One program. Divides every span into items of equal length but for the last, then gives them out: BLOCK_SPANS
     spans at a time, as the numbers of more would not fit into registers."""
     begin(CHAINED)
-    total_tiles = 0
-    for start in range(0, num_spans, BLOCK_SPANS):
-        spans = start + tl.arange(0, BLOCK_SPANS)
-        _, first, end = _tiles_of(
-            query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
-            KEYS)  # fmt: skip
-        total_tiles += tl.sum(end - first, axis=0)
+    total_tiles = _count_tiles(
+        query_start_ptr, context_ptr, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK, BLOCK_SPANS,
+        KEYS)  # fmt: skip
     # So many that all items run at a time.
     wanted = tl.maximum((total_tiles + resident - 1) // resident, LEAST)
-    num_split_items = 0
-    for start in range(0, num_spans, BLOCK_SPANS):
-        spans = start + tl.arange(0, BLOCK_SPANS)
-        _, first, end = _tiles_of(
-            query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
-            KEYS)  # fmt: skip
-        _, counts = _items_of(end - first, wanted, fixed_tiles)
-        num_split_items += tl.sum(tl.where(counts > 1, counts, 0), axis=0)
+    num_split_items = _count_split_items(
+        query_start_ptr, context_ptr, num_spans, min_query_len, max_query_len, reach, wanted, fixed_tiles, HAS_CHUNK,
+        BLOCK_SPANS, KEYS)  # fmt: skip
     # What is given out: items of split spans, which come first, of others, split spans, and tokens of parts.
     split_items, whole_items, split_spans, part_tokens = 0, num_split_items, 0, 0
     for start in range(0, num_spans, BLOCK_SPANS):
