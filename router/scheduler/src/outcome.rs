@@ -27,7 +27,7 @@ impl Tokens {
     }
 }
 
-/// A request that got tokens.
+/// A request that got tokens, and may end by them or pass as a suspect.
 struct Grown {
     id: RequestId,
     has_ended: bool,
@@ -86,7 +86,8 @@ impl Scheduler {
         }
     }
 
-    /// The spans of a plan are computed, and these tokens were sampled behind them. Returns the requests that got some.
+    /// The spans of a plan are computed, and these tokens were sampled behind them. Returns the requests for which more
+    /// may follow from that: in most steps there are none, and none is looked up.
     fn take_spans(
         &mut self,
         plan: &SentPlan,
@@ -94,7 +95,7 @@ impl Scheduler {
         late: &[SlotId],
         events: &mut Vec<Event>,
     ) -> Vec<Grown> {
-        let mut grown = Vec::with_capacity(plan.spans().len());
+        let mut grown = Vec::new();
         let mut sampled = sampled.into_iter().peekable();
         for span in plan.spans() {
             let mut tokens = Tokens::default();
@@ -113,7 +114,7 @@ impl Scheduler {
             }
             self.totals.drafts += u64::from(tokens.has_drafts);
             self.confirm(span, span.samples && late.contains(&span.slot), tokens);
-            if tokens.num_taken > 0 {
+            if tokens.has_end || (tokens.num_taken > 0 && !self.suspects.is_empty()) {
                 grown.push(Grown { id: span.id, has_ended: tokens.has_end });
             }
         }
