@@ -41,6 +41,16 @@ static inline int lanes_for(int64_t len, int max_lanes) {
     return len % 4 == 0 ? 4 : 0;
 }
 
+/* Whether lines come from memory past the second cache as fast as into it. On processors of Intel they take the few buffers of
+   the first cache until they are there: an Ice Lake reads half as much that way. */
+static inline int fetches_past(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_is("amd");
+#else
+    return 0;
+#endif
+}
+
 /* Products of pairs of 16-bit floats: older compilers do not know them, and not every processor with vectors of 16 numbers
    has them. */
 #if defined(__x86_64__) && __GNUC__ >= 10
