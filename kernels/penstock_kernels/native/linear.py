@@ -12,6 +12,7 @@ from functools import cache
 import torch
 
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
+from penstock_kernels.native.widen import widened
 
 # Rows of a tile.
 _SIDE = 16
@@ -80,7 +81,7 @@ def multiply(
     `max_lanes` as in `paged_attention`.
     """
     is_paired = x.dtype == torch.bfloat16 and max_lanes == 0 and can_pair(x.shape[1])
-    rows = x.to(x.dtype if is_paired else torch.float32).contiguous()
+    rows = x.contiguous() if is_paired else widened(x)
     parts, num_columns = _parts(weights)
     output = torch.empty(x.shape[0], num_columns, dtype=x.dtype)
     packed = _packed(rows) if is_paired and has_amx() else None

@@ -94,20 +94,20 @@ def lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any)
 
 def _lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Lowered | None:
     if func is _ATEN.zeros_like.default:
-        return _move("penstock_move", None, result)
+        return move("penstock_move", None, result)
     if func is _ATEN.full.default:
         # The numbers are the same every time.
-        return _move("penstock_move", result.clone(), result)
+        return move("penstock_move", result.clone(), result)
     if func in {_ATEN.to.dtype, _ATEN._to_copy.default, _ATEN.clone.default}:
-        return _move("penstock_move", args[0], result)
+        return move("penstock_move", args[0], result)
     if func is _ATEN.copy_.default:
-        return _move("penstock_move", args[1], args[0])
+        return move("penstock_move", args[1], args[0])
     if func is _ATEN.add_.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
-        return _move("penstock_accumulate", args[1], args[0]) if args[1].dtype == args[0].dtype else None
+        return move("penstock_accumulate", args[1], args[0]) if args[1].dtype == args[0].dtype else None
     if func is _ATEN.mul_.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
         return _pair("penstock_product", args[0], args[1], args[0])
     if func is _ATEN.mul.Tensor and not kwargs and isinstance(args[1], float):
-        return _move("penstock_scale", args[0], result, args[1]) if args[0].dtype == result.dtype else None
+        return move("penstock_scale", args[0], result, args[1]) if args[0].dtype == result.dtype else None
     if func is _ATEN.eq.Scalar:
         return _equal(args[0], args[1], result)
     if func is _ATEN.index_select.default:
@@ -130,13 +130,14 @@ def _moves_of_rows(parts: list[torch.Tensor], dim: int, result: torch.Tensor) ->
     found, begin = [], 0
     for part in parts:
         end = begin + part.shape[1]
-        found += [_move("penstock_move", row, to[begin:end]) for row, to in zip(part, result, strict=True)]
+        found += [move("penstock_move", row, to[begin:end]) for row, to in zip(part, result, strict=True)]
         begin = end
     moves = [move for move in found if move is not None]
     return moves if len(moves) == len(found) else None
 
 
-def _move(name: str, source: torch.Tensor | None, to: torch.Tensor, factor: float = 1.0) -> Lowered | None:
+def move(name: str, source: torch.Tensor | None, to: torch.Tensor, factor: float = 1.0) -> Lowered | None:
+    """The call of an op of src/moves.c that takes numbers of a tensor, or none, to another; None: no op takes them."""
     given = () if source is None else (source,)
     are_many = name == "penstock_move" and to.numel() >= _MOST_NUMBERS
     rows = _rows(to, *given, are_many=are_many)

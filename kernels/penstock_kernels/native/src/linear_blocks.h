@@ -20,8 +20,8 @@ INLINE void NAME(write)(
     }
 }
 
-/* Fetches a line of weights, or has it go past the second cache: what lines took the place of there would be written to the
-   third one. */
+/* Fetches a line of weights, or has it go past the second cache: what it took the place of there would be written to the third
+   one. */
 INLINE void NAME(fetch_weights)(const char *weight, int goes_past) {
     if (LANES < 16) __builtin_prefetch(weight, 0, 2);
     else if (goes_past) __builtin_prefetch(weight, 0, 0);
@@ -52,8 +52,8 @@ INLINE void NAME(add_inputs)(
     const int64_t len = call->len;
     const int64_t size = dtype == FLOAT32 ? 4 : 2;
     const char *next_weight = (const char *)part->weight + next * part->stride * size;
-    /* A few columns are read once. */
-    const int goes_past = num_columns < 4 && fetches_past();
+    /* A few columns are read once. Lines into the caches come from the second one, which fetches ahead by itself. */
+    const int goes_past = num_columns < 4 && !fetches_block_loads();
     for (int64_t d = inputs.from; d < inputs.until; d += NAME(step)) {
         for (int c = 0; c < ahead; c++) NAME(fetch_weights)(next_weight + (c * part->stride + d) * size, goes_past);
         NAME(operand) weight[4];

@@ -48,7 +48,8 @@ INLINE void NAME(turn_columns)(const NAME(Turned) *turned, const int dtype) {
 }
 
 /* Memory that is fetched into the second cache meanwhile: so many lines of it with each lane, from the one with the number
-   `first` on. It is in pieces as long as a chain, or all of it lies together. */
+   `first` on; none where that would keep loads of products waiting. It is in pieces as long as a chain, or all of it lies
+   together. */
 typedef struct {
     const char *from;
     int64_t first, num_lines, stride;
@@ -80,33 +81,49 @@ INLINE void NAME(fetch)(const NAME(Fetched) *fetched, int place) {
     _Pragma("GCC unroll 6") for (int r = 0; r < num_rows; r++) \
         _Pragma("GCC unroll 4") for (int v = 0; v < num_vectors; v++)
 
+/* The chain of a lane: `inputs` of all columns by the rows `x`. If it `fetches`, a constant, it fetches lines of the next
+   columns, from the one with the number `line` on, one by one: many at once would keep the loads of products waiting. */
+INLINE void NAME(add_chain)(
+    const NAME(Block) *block,
+    const float *inputs,
+    const char *const *x,
+    int64_t line,
+    vec *sums,
+    const int num_rows,
+    const int num_vectors,
+    const int fetches
+) {
+    const int64_t num_steps = block->turned->num_steps, num_lines = block->columns.num_lines;
+    int64_t due = 0;
+    for (int64_t at = 0; at < num_steps * 64; at += 64, inputs += num_vectors * LANES) {
+        if (fetches)
+            for (due += num_lines; due > 0; due -= num_steps) NAME(fetch_line)(&block->columns, line++);
+        NAME(operand) columns[4];
+        _Pragma("GCC unroll 4") for (int v = 0; v < num_vectors; v++)
+            columns[v] = (NAME(operand))NAME(load)(inputs + v * LANES);
+        _Pragma("GCC unroll 6") for (int r = 0; r < num_rows; r++) {
+            NAME(operand) input = (NAME(operand))(*(const int32_t *)(x[r] + at) + (ivec){0});
+            IN_REGISTER(input);
+            _Pragma("GCC unroll 4") for (int v = 0; v < num_vectors; v++)
+                sums[r * num_vectors + v] = NAME(add_products)(sums[r * num_vectors + v], input, columns[v]);
+        }
+    }
+}
+
 /* The chains of all lanes. Sums of 1, 2, 4 and 8 lanes wait in memory for those of as many others. `num_rows` and
-   `num_vectors` are constants, whose sums fill the registers. Lines of the next columns are fetched one by one: many at once
-   would keep the loads of products waiting. */
+   `num_vectors` are constants, whose sums fill the registers. */
 INLINE void NAME(add_lanes)(const NAME(Block) *block, const int num_rows, const int num_vectors) {
-    const int64_t num_steps = block->turned->num_steps, row_size = num_steps * 64;
     const float *inputs = block->turned->inputs;
-    const int64_t num_lines = block->columns.num_lines;
-    const int64_t pad = NAME(place_size)(block->turned) - num_steps * num_vectors * LANES;
-    for (int place = 0; place < LANES; place++, inputs += pad) {
+    const int64_t num_lines = block->columns.num_lines, place_size = NAME(place_size)(block->turned);
+    for (int place = 0; place < LANES; place++, inputs += place_size) {
         vec sums[BLOCK_ROWS * 4];
-        int64_t line = block->columns.first + place * num_lines, due = 0;
+        const int64_t line = block->columns.first + place * num_lines;
         NAME(fetch)(&block->rows, place);
         EACH_SUM sums[r * num_vectors + v] = (vec){0};
         const char *x[BLOCK_ROWS];
         _Pragma("GCC unroll 6") for (int r = 0; r < num_rows; r++) x[r] = block->x + r * block->x_stride + NAME(lane_at)(place) * 4;
-        for (int64_t at = 0; at < row_size; at += 64, inputs += num_vectors * LANES) {
-            for (due += num_lines; due > 0; due -= num_steps) NAME(fetch_line)(&block->columns, line++);
-            NAME(operand) columns[4];
-            _Pragma("GCC unroll 4") for (int v = 0; v < num_vectors; v++)
-                columns[v] = (NAME(operand))NAME(load)(inputs + v * LANES);
-            _Pragma("GCC unroll 6") for (int r = 0; r < num_rows; r++) {
-                NAME(operand) input = (NAME(operand))(*(const int32_t *)(x[r] + at) + (ivec){0});
-                IN_REGISTER(input);
-                _Pragma("GCC unroll 4") for (int v = 0; v < num_vectors; v++)
-                    sums[r * num_vectors + v] = NAME(add_products)(sums[r * num_vectors + v], input, columns[v]);
-            }
-        }
+        if (num_lines) NAME(add_chain)(block, inputs, x, line, sums, num_rows, num_vectors, 1);
+        else NAME(add_chain)(block, inputs, x, line, sums, num_rows, num_vectors, 0);
         float *waiting = block->sums;
         for (int rest = place; rest & 1; rest >>= 1) {
             waiting += BLOCK_SUMS;
@@ -172,12 +189,13 @@ INLINE void NAME(multiply_blocks)(
     const int64_t num_blocks = num_parts_of(until - from, BLOCK_ROWS);
     const int is_last = (turned->from + turned->num_steps * NAME(step)) == call->len;
     float sums[5 * BLOCK_SUMS] __attribute__((aligned(64)));
-    next.num_lines = (next_lines / num_blocks + LANES - 1) / LANES;
+    const int fetches = !fetches_block_loads();
+    next.num_lines = fetches ? (next_lines / num_blocks + LANES - 1) / LANES : 0;
     for (int64_t number = 0; number < num_blocks; number++) {
         const int64_t row = first_of_part(until - from, BLOCK_ROWS, number);
         const int64_t num_rows = first_of_part(until - from, BLOCK_ROWS, number + 1) - row;
         const char *x = (const char *)call->x + (from + row) * x_stride + turned->from * NAME(number_bytes);
-        const int64_t x_lines = number + 1 < num_blocks ? num_rows * row_lines / LANES : 0;
+        const int64_t x_lines = fetches && number + 1 < num_blocks ? num_rows * row_lines / LANES : 0;
         const NAME(Fetched) rows = {x + num_rows * x_stride, 0, x_lines, x_stride, row_lines * 64 == x_stride};
         next.first = next_lines / num_blocks * number;
         const NAME(Block) block = {turned, x, x_stride, sums, next, rows};

@@ -41,11 +41,11 @@ static inline int lanes_for(int64_t len, int max_lanes) {
     return len % 4 == 0 ? 4 : 0;
 }
 
-/* Whether lines come from memory past the second cache as fast as into it. On processors of Intel they take the few buffers of
-   the first cache until they are there: an Ice Lake reads half as much that way. */
-static inline int fetches_past(void) {
+/* Whether lines that are fetched from memory keep loads waiting: on processors of Intel both take the few buffers of the first
+   cache until they are there. */
+static inline int fetches_block_loads(void) {
 #if defined(__x86_64__)
-    return __builtin_cpu_is("amd");
+    return __builtin_cpu_is("intel");
 #else
     return 0;
 #endif
