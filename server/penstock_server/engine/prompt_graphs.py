@@ -139,9 +139,13 @@ class PromptGraphs:
         return min(size, self.slots.limits.num_slots)
 
     def _write_read(self, read: torch.Tensor) -> int:
-        """Returns how many rows are read with those that fill their number up: positions of the spare row."""
+        """Returns how many rows are read with those that fill their number up: positions of the spare row.
+
+        Each number is a recording of its own, and a row more is one of the last layer only.
+        """
         count = read.shape[1]
-        num_read = count if count <= 2 else -(-count // 4) * 4
+        filled = 1 << (count - 1).bit_length() if count <= 8 else -(-count // 8) * 8
+        num_read = min(filled, self._read.shape[1])
         self._read[:, :count].copy_(read)
         self._read[1, count:num_read] = self.slots.rows.spare
         self._read[::2, count:num_read] = 0
