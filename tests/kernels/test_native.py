@@ -218,6 +218,19 @@ def test_a_product_has_the_same_bits_in_any_batch(shape: tuple[int, int], dtype:
         assert torch.equal(linear(x[rows], weight, bias, invariant=True), whole[rows])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lanes", [0, 4])
+def test_rows_may_lie_in_any_order(lanes: int, dtype: torch.dtype) -> None:
+    weight, numbers = torch.randn(20, 64).to(dtype), torch.randn(128, 130).to(dtype)
+    turned, part = numbers[:64].T, numbers[:, 8:72]
+    for x in (turned, part, part[::3], numbers[::2, :].T, part[:1].expand(5, -1), part[:0]):
+        found, expected = (
+            native_linear.multiply(rows, [weight], None, max_lanes=lanes)
+            for rows in (x, x.clone().contiguous())
+        )
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.usefixtures("has_amx")
 @pytest.mark.parametrize("lanes", [0, 4, 8, 16])
 @pytest.mark.parametrize(("length", "columns"), [(64, 113), (1024, 75), (1032, 75), (2560, 779)])

@@ -15,7 +15,9 @@ def widened(x: torch.Tensor) -> torch.Tensor:
     if x.dtype == torch.float32:
         return x.contiguous()
     rows = torch.empty(x.shape, dtype=torch.float32)
-    # There is none for no numbers.
-    if called := move("penstock_move", x, rows):
-        run(called.name, called.call, *called.kept)
+    called = move("penstock_move", x, rows)
+    if called is None:
+        # There are no numbers, or they do not lie in rows.
+        return x.contiguous().to(torch.float32)
+    run(called.name, called.call, *called.kept)
     return rows
